@@ -1,0 +1,58 @@
+"""The operations, one file each. A new operation is a file here and a line below."""
+
+from pagebind.operation import Operation
+from pagebind.ops.alloc import ALLOC, AllocSpec
+from pagebind.ops.assign import ASSIGN, AssignSpec
+from pagebind.ops.bind import BIND, BindSpec
+from pagebind.ops.extend import EXTEND, ExtendSpec
+from pagebind.ops.free import FREE, FreeSpec
+from pagebind.ops.read_stream import READ_STREAM, ReadStreamSpec
+from pagebind.ops.read_table import READ_TABLE, ReadTableSpec
+from pagebind.ops.release import RELEASE, ReleaseSpec
+from pagebind.ops.translate import TRANSLATE, TranslateSpec
+from pagebind.ops.truncate import TRUNCATE, TruncateSpec
+from pagebind.ops.unbind import UNBIND, UnbindSpec
+
+OPERATIONS: dict[str, Operation] = {
+    operation.name: operation
+    for operation in (
+        READ_TABLE,
+        BIND,
+        UNBIND,
+        TRANSLATE,
+        READ_STREAM,
+        ALLOC,
+        FREE,
+        EXTEND,
+        TRUNCATE,
+        ASSIGN,
+        RELEASE,
+    )
+}
+"""Every operation by name, the core ones first."""
+
+__all__ = [
+    "ALLOC",
+    "ASSIGN",
+    "BIND",
+    "EXTEND",
+    "FREE",
+    "OPERATIONS",
+    "READ_STREAM",
+    "READ_TABLE",
+    "RELEASE",
+    "TRANSLATE",
+    "TRUNCATE",
+    "UNBIND",
+    "AllocSpec",
+    "AssignSpec",
+    "BindSpec",
+    "ExtendSpec",
+    "FreeSpec",
+    "ReadStreamSpec",
+    "ReadTableSpec",
+    "ReleaseSpec",
+    "TranslateSpec",
+    "TruncateSpec",
+    "UnbindSpec",
+]

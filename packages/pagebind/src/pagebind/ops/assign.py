@@ -1,0 +1,117 @@
+"""assign: copy ids into rows, as when a request starts on a shared prefix.
+
+    lane b, row r = req_rows[b]:   request_table[r, 0 : n] = ids[lo : lo + n]      n = hi - lo, cut to the row
+                                   lo, hi = indptr[b], indptr[b + 1], clamped to [0, len(ids)]
+
+Ids are in the request table's own form: token ids or page ids. They are copied as they are, holes included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from pagebind.errors import InvalidArgument
+from pagebind.operation import (
+    INT32_MAX,
+    Operation,
+    need_at_most,
+    need_count,
+    need_index_dtypes,
+    need_rows,
+    need_separate_rows,
+    need_state,
+    need_tensor,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssignSpec:
+    """What an assignment's plan decides: at most `max_bs` lanes and `max_items` ids a call."""
+
+    max_bs: int
+    max_items: int
+    row_dtype: torch.dtype = torch.int32  # of req_rows
+    indptr_dtype: torch.dtype = torch.int32
+
+    def __post_init__(self) -> None:
+        need_count("max_bs", self.max_bs, 0, INT32_MAX)
+        need_count("max_items", self.max_items, 0)
+        need_index_dtypes(row_dtype=self.row_dtype, indptr_dtype=self.indptr_dtype)
+
+
+class Assign(Protocol):
+    """The planned call."""
+
+    def __call__(
+        self,
+        request_table: torch.Tensor,  # [max_requests, max_context or max_pages], int32; rows apart; written
+        req_rows: torch.Tensor,  # [bs], row_dtype; no row twice
+        ids: torch.Tensor,  # [capacity], int32; the lanes' ids end to end
+        indptr: torch.Tensor,  # [bs + 1], indptr_dtype; cells
+        *,
+        state: torch.Tensor | None = None,  # [32], int64; counts clipped, bad_row
+    ) -> None:
+        """Copy every lane's ids to the head of its row.
+
+        Counted: `bad_row` lanes whose row is outside the request table (empty, nothing else counted); `clipped` lanes
+        of the others whose indptr was clamped or goes back, or whose ids reach past the row. Where a row stands in two
+        lanes, cells both write hold what one of them wrote. Raises InvalidArgument before launching.
+        """
+
+    def warmup(self) -> None:
+        """Compile what later calls need."""
+
+
+def arguments(
+    spec: AssignSpec,
+    device: torch.device,
+    request_table: torch.Tensor,
+    req_rows: torch.Tensor,
+    ids: torch.Tensor,
+    indptr: torch.Tensor,
+    *,
+    state: torch.Tensor | None = None,
+) -> bool:
+    """Check a call; False for an empty batch."""
+    bs = need_rows(request_table, req_rows, spec.max_bs, spec.row_dtype, device)
+    need_separate_rows("request_table", request_table)
+    need_tensor("ids", ids, torch.int32, 1, device)
+    need_at_most("the number of ids", ids.shape[0], spec.max_items, "max_items")
+    need_tensor("indptr", indptr, spec.indptr_dtype, 1, device)
+    if indptr.shape[0] != bs + 1:
+        raise InvalidArgument(f"indptr has {indptr.shape[0]} element(s); a batch of {bs} needs {bs + 1}")
+    need_state(state, device)
+    return bs > 0
+
+
+def bytes_moved(spec: AssignSpec, *, lanes: int, items: int) -> int:
+    """Return the bytes to copy `items` ids into `lanes` rows."""
+    return items * 8 + lanes * (spec.row_dtype.itemsize + spec.indptr_dtype.itemsize)
+
+
+def features(spec: AssignSpec) -> frozenset[str]:
+    """Return the features a spec asks for: none."""
+    return frozenset()
+
+
+def faults(*args, **kwargs):
+    return {}
+
+
+def compose(spec, device, planners, options):
+    raise RuntimeError
+
+
+ASSIGN: Operation[AssignSpec, Assign] = Operation(
+    name="assign",
+    level="extended",
+    spec=AssignSpec,
+    arguments=arguments,
+    bytes_moved=bytes_moved,
+    features=features,
+    faults=faults,
+    compose=compose,
+)

@@ -1,0 +1,183 @@
+"""extend: give each lane pages for its new tokens, bind them, write the request table and emit the write slots.
+
+    lane b, row r = req_rows[b], prefix m = prefix_lens[b], new tokens n = indptr[b + 1] - indptr[b]
+
+    tokens   0 ............ m - 1 | m ............... m + n - 1
+    pages    [ held by the row    |  ][ new ][ new ][ new  ]      new pages: ceil((m + n) / ps) - ceil(m / ps)
+                                    ^ the first tokens may fit the row's last page
+
+New pages are taken as alloc takes them, lane after lane and page after page: the g-th new page of the call is what lane g
+of an alloc would get. `slots[indptr[b] + j]` is the token entry of token m + j of lane b.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from pagebind.errors import InvalidArgument
+from pagebind.operation import (
+    INT32_MAX,
+    Operation,
+    need_at_most,
+    need_choice,
+    need_count,
+    need_entries_fit,
+    need_index_dtypes,
+    need_length,
+    need_rows,
+    need_separate_rows,
+    need_tables,
+    need_tensor,
+)
+from pagebind.words import Form, PageTables
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtendSpec:
+    """What an extension's plan decides: at most `max_bs` lanes and `max_tokens` new tokens a call.
+
+    `num_virtual` and `num_physical` count the sink; with form token, every virtual token id must fit int32.
+    """
+
+    max_bs: int
+    max_tokens: int
+    page_size: int
+    num_virtual: int
+    num_physical: int
+    form: Form = "token"
+    multiplier: int = 1
+    index_dtype: torch.dtype = torch.int32  # of the tables and stacks
+    row_dtype: torch.dtype = torch.int32  # of req_rows
+    length_dtype: torch.dtype = torch.int32  # of prefix_lens
+    indptr_dtype: torch.dtype = torch.int32
+    out_dtype: torch.dtype = torch.int32  # of slots
+
+    def __post_init__(self) -> None:
+        need_count("max_bs", self.max_bs, 0, INT32_MAX)
+        need_count("max_tokens", self.max_tokens, 0, INT32_MAX)
+        need_count("page_size", self.page_size, 1, INT32_MAX)
+        need_count("num_virtual", self.num_virtual, 1)
+        need_count("num_physical", self.num_physical, 1)
+        need_count("multiplier", self.multiplier, 1)
+        need_choice("form", self.form, ("token", "page"))
+        need_index_dtypes(
+            index_dtype=self.index_dtype,
+            row_dtype=self.row_dtype,
+            length_dtype=self.length_dtype,
+            indptr_dtype=self.indptr_dtype,
+            out_dtype=self.out_dtype,
+        )
+        need_entries_fit(self.num_physical, self.multiplier, self.page_size, "token", self.out_dtype)
+        need_ids_fit(self.form, self.num_virtual, self.page_size)
+
+
+def need_ids_fit(form: Form, num_virtual: int, page_size: int) -> None:
+    """Refuse a request table whose int32 cells could not hold every id."""
+    largest = (num_virtual - 1) * page_size + page_size - 1 if form == "token" else num_virtual - 1
+    if largest > INT32_MAX:
+        raise InvalidArgument(
+            f"the largest virtual {form} id is {largest} (num_virtual {num_virtual}, page_size {page_size}), more than "
+            f"an int32 request table holds ({INT32_MAX}); plan form='page', or fewer ids"
+        )
+
+
+class Extend(Protocol):
+    """The planned call."""
+
+    def __call__(
+        self,
+        request_table: torch.Tensor,  # [max_requests, max_context or max_pages], int32; rows apart; written
+        req_rows: torch.Tensor,  # [bs], row_dtype; no row twice
+        prefix_lens: torch.Tensor,  # [bs], length_dtype; tokens the row holds already
+        indptr: torch.Tensor,  # [bs + 1], indptr_dtype; tokens; where each lane's slots begin
+        tables: PageTables,  # written
+        *,
+        slots: torch.Tensor,  # [capacity], out_dtype; token entries; written
+        pages: int | None = None,  # the host's count of new pages; None where it has none
+    ) -> None:
+        """Extend every lane's row.
+
+        `lo, hi = indptr[b], indptr[b + 1]`, both clamped to `[0, capacity]`; n = max(hi - lo, 0). Every cell of
+        `slots[lo:hi]` is written: 0 past the tokens that the row has room for and for a bad row. A request-table cell
+        gets the new token's id (form token), or, where a new page begins, the page's id (form page). Tokens that fall
+        into the row's last page take the page that the request table names for token m - 1; where that cell is a
+        hole, negative, or past the table they get slot 0, and with form token a hole is written (-1). A tombstone
+        there gives slot 0 and leaves the virtual id standing. A page that is not found is the sink: its tokens get the ids
+        and slots of page 0.
+
+        Counted in `tables.state`: `bad_row` lanes whose row is outside the request table (empty, nothing else
+        counted); `clipped` lanes of the others whose prefix was negative or past the row, whose indptr was
+        clamped or goes back, or whose new tokens reach past the row; `bad_id` lanes whose last page's id, when new
+        tokens need it, is past the table; `starved` and `bad_bind` pages as in alloc; `count_mismatch`, once, where
+        `pages` is not the number of new pages the lanes ask for. Where a row stands in two lanes, cells both write hold
+        what one of them wrote. Raises InvalidArgument before launching.
+        """
+
+    def warmup(self) -> None:
+        """Compile what later calls need."""
+
+
+def arguments(
+    spec: ExtendSpec,
+    device: torch.device,
+    request_table: torch.Tensor,
+    req_rows: torch.Tensor,
+    prefix_lens: torch.Tensor,
+    indptr: torch.Tensor,
+    tables: PageTables,
+    *,
+    slots: torch.Tensor,
+    pages: int | None = None,
+) -> bool:
+    """Check a call; False for an empty batch."""
+    bs = need_rows(request_table, req_rows, spec.max_bs, spec.row_dtype, device)
+    need_separate_rows("request_table", request_table)
+    need_tensor("prefix_lens", prefix_lens, spec.length_dtype, 1, device)
+    need_length("prefix_lens", prefix_lens, bs, "req_rows")
+    need_tensor("indptr", indptr, spec.indptr_dtype, 1, device)
+    if indptr.shape[0] != bs + 1:
+        raise InvalidArgument(f"indptr has {indptr.shape[0]} element(s); a batch of {bs} needs {bs + 1}")
+    need_tables(tables, spec.index_dtype, device)
+    need_at_most("num_virtual", tables.v2p.shape[0] - 1, spec.num_virtual, "num_virtual")
+    need_at_most("num_physical", tables.p2v.shape[0] - 1, spec.num_physical, "num_physical")
+    need_tensor("slots", slots, spec.out_dtype, 1, device)
+    need_at_most("the capacity of slots", slots.shape[0], spec.max_tokens, "max_tokens")
+    if pages is not None:
+        need_count("pages", pages, 0)
+    return bs > 0
+
+
+def bytes_moved(spec: ExtendSpec, *, lanes: int, items: int) -> int:
+    """Return the bytes to extend `lanes` rows by `items` tokens: a slot each, an id a token or page, a page's tables."""
+    new_pages = -(-items // spec.page_size)
+    ids = items if spec.form == "token" else new_pages
+    per_lane = spec.row_dtype.itemsize + spec.length_dtype.itemsize + spec.indptr_dtype.itemsize
+    return items * spec.out_dtype.itemsize + ids * 4 + new_pages * 4 * spec.index_dtype.itemsize + lanes * per_lane
+
+
+def features(spec: ExtendSpec) -> frozenset[str]:
+    """Return the features a spec asks for."""
+    return frozenset({f"form={spec.form}"})
+
+
+def faults(*args, **kwargs):
+    return {}
+
+
+def compose(spec, device, planners, options):
+    raise RuntimeError
+
+
+EXTEND: Operation[ExtendSpec, Extend] = Operation(
+    name="extend",
+    level="extended",
+    spec=ExtendSpec,
+    arguments=arguments,
+    bytes_moved=bytes_moved,
+    features=features,
+    faults=faults,
+    compose=compose,
+)

@@ -1,0 +1,102 @@
+"""free: unbind virtual ids and push them and their pages back on the stacks, in one launch.
+
+    lane i, as in unbind:  served -> freed[i] = p, and with k served lanes before it
+                                     virtual_stack[top + k] = ids[i], hole_stack[holes + k] = p
+                           hole or fault -> freed[i] = -1, nothing pushed
+
+Afterwards `top += served`, `holes += served`, `epoch += 1`; the watermark stays: a freed page is a hole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from pagebind.operation import (
+    Operation,
+    need_at_most,
+    need_count,
+    need_index_dtypes,
+    need_length,
+    need_tables,
+    need_tensor,
+)
+from pagebind.words import PageTables
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreeSpec:
+    """What a free's plan decides: at most `max_items` ids a call."""
+
+    max_items: int
+    index_dtype: torch.dtype = torch.int32  # of the tables and stacks
+    id_dtype: torch.dtype = torch.int32  # of ids and freed
+
+    def __post_init__(self) -> None:
+        need_count("max_items", self.max_items, 0)
+        need_index_dtypes(index_dtype=self.index_dtype, id_dtype=self.id_dtype)
+
+
+class Free(Protocol):
+    """The planned call."""
+
+    def __call__(
+        self,
+        ids: torch.Tensor,  # [n], id_dtype; virtual pages
+        tables: PageTables,  # written
+        *,
+        freed: torch.Tensor,  # [n], id_dtype; physical page lane i released, -1 where none; written
+    ) -> None:
+        """Unbind every id that is bound and push what was released, in lane order.
+
+        Counted in `tables.state`: `double_free`, `bad_free` as in unbind. Where ids repeat, which of their lanes is
+        served, and so the order of the stacks above the old tops, is not specified. Raises InvalidArgument before
+        launching.
+        """
+
+    def warmup(self) -> None:
+        """Compile what later calls need."""
+
+
+def arguments(
+    spec: FreeSpec, device: torch.device, ids: torch.Tensor, tables: PageTables, *, freed: torch.Tensor
+) -> bool:
+    """Check a call; False where there are no ids."""
+    need_tensor("ids", ids, spec.id_dtype, 1, device)
+    need_tables(tables, spec.index_dtype, device)
+    need_tensor("freed", freed, spec.id_dtype, 1, device)
+    need_length("freed", freed, ids.shape[0], "ids")
+    need_at_most("the number of ids", ids.shape[0], spec.max_items, "max_items")
+    return ids.shape[0] > 0
+
+
+def bytes_moved(spec: FreeSpec, *, lanes: int, items: int) -> int:
+    """Return the bytes to free `items` ids: as unbind, and two stack cells written."""
+    return items * (2 * spec.id_dtype.itemsize + 5 * spec.index_dtype.itemsize)
+
+
+def features(spec: FreeSpec) -> frozenset[str]:
+    """Return the features a spec asks for: none."""
+    return frozenset()
+
+
+def faults(*args, **kwargs):
+    return {}
+
+
+def compose(spec, device, planners, options):
+    raise RuntimeError
+
+
+FREE: Operation[FreeSpec, Free] = Operation(
+    name="free",
+    level="extended",
+    spec=FreeSpec,
+    arguments=arguments,
+    bytes_moved=bytes_moved,
+    features=features,
+    faults=faults,
+    compose=compose,
+)

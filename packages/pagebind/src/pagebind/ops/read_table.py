@@ -1,0 +1,183 @@
+"""read_table: translate each lane's virtual pages into the rectangle that attention kernels read.
+
+    lane b, row r = req_rows[b]           valid extent (granularity page)      out[b]
+    request_table[r]: ids of tokens  ->   columns [start // ps, ceil(n / ps))  -> entry per column
+                                          columns outside                      -> untouched (prefix), 0 (sink)
+
+`n = seq_lens[b] + seq_len_delta`, clipped to `[0, min(width, request table's width)]` in tokens. With granularity token
+the extent is `[start, n)`. The page of column c is read from the request table at token `c * ps` (form token) or at page
+c (form page). Page entry = `v2p[v] * multiplier`, token entry = page entry * page_size + offset; 0 for a hole, a
+negative id, an id past the table or a tombstone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from pagebind.errors import InvalidArgument
+from pagebind.operation import (
+    INT32_MAX,
+    MAX_LENGTH,
+    Operation,
+    need_at_most,
+    need_choice,
+    need_count,
+    need_entries_fit,
+    need_index_dtypes,
+    need_length,
+    need_page_table,
+    need_rows,
+    need_separate_rows,
+    need_state,
+    need_tensor,
+)
+from pagebind.words import Fill, Form
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadTableSpec:
+    """What a read table's plan decides.
+
+    `max_bs` lanes and `max_width` columns (in cells of `granularity`) at most; one plan serves every smaller batch and
+    table. `form` is the unit of the request table's ids, `granularity` that of the table's entries. `num_physical`
+    counts the sink. `windowed` plans for calls with `starts`.
+    """
+
+    max_bs: int
+    max_width: int
+    page_size: int
+    num_physical: int
+    form: Form = "token"
+    granularity: Form = "page"
+    fill: Fill = "prefix"
+    multiplier: int = 1
+    windowed: bool = False
+    index_dtype: torch.dtype = torch.int32  # of v2p
+    row_dtype: torch.dtype = torch.int32  # of req_rows
+    length_dtype: torch.dtype = torch.int32  # of seq_lens and starts
+    out_dtype: torch.dtype = torch.int32
+
+    def __post_init__(self) -> None:
+        need_count("max_bs", self.max_bs, 0, INT32_MAX)
+        need_count("max_width", self.max_width, 0, INT32_MAX)
+        need_count("page_size", self.page_size, 1, INT32_MAX)
+        need_count("num_physical", self.num_physical, 1)
+        need_count("multiplier", self.multiplier, 1)
+        need_choice("form", self.form, ("token", "page"))
+        need_choice("granularity", self.granularity, ("token", "page"))
+        need_choice("fill", self.fill, ("prefix", "sink"))
+        need_index_dtypes(
+            index_dtype=self.index_dtype,
+            row_dtype=self.row_dtype,
+            length_dtype=self.length_dtype,
+            out_dtype=self.out_dtype,
+        )
+        need_entries_fit(self.num_physical, self.multiplier, self.page_size, self.granularity, self.out_dtype)
+
+
+class ReadTable(Protocol):
+    """The planned call."""
+
+    def __call__(
+        self,
+        request_table: torch.Tensor,  # [max_requests, max_context or max_pages], int32; any row stride
+        req_rows: torch.Tensor,  # [bs], row_dtype
+        seq_lens: torch.Tensor,  # [bs], length_dtype; tokens
+        v2p: torch.Tensor,  # [num_virtual + 1], index_dtype
+        *,
+        out: torch.Tensor,  # [>= bs, width], out_dtype; any row stride; written
+        starts: torch.Tensor | None = None,  # [bs], length_dtype; tokens; with windowed plans
+        seq_len_delta: int = 0,  # tokens added to every lane before clipping
+        state: torch.Tensor | None = None,  # [32], int64; counts clipped, bad_row, bad_id
+    ) -> None:
+        """Write the entries of every lane's valid extent to `out`.
+
+        Counted in `state` where one is given: `bad_row` lanes whose row is outside the request table (they are empty
+        and count nothing else), `clipped` lanes of the others whose length was below 0 or above what fits, `bad_id`
+        cells of `out` whose id is past the table. Negative starts read as 0. Raises InvalidArgument before launching.
+        """
+
+    def warmup(self) -> None:
+        """Compile what later calls need."""
+
+
+def table_tokens(form: Form, page_size: int, request_table: torch.Tensor) -> int:
+    """Return the width of a request table in tokens."""
+    width = request_table.shape[1]
+    return width if form == "token" else min(width * page_size, MAX_LENGTH)
+
+
+def need_width_within(width: int, granularity: Form, page_size: int, tokens: int) -> None:
+    """Refuse a table of `width` cells that reaches past a request table of `tokens` tokens."""
+    most = tokens if granularity == "token" else -(-tokens // page_size)
+    if width > most:
+        raise InvalidArgument(
+            f"out has {width} columns, but the request table's {tokens} tokens fill only {most} "
+            f"(granularity {granularity}, page_size {page_size}): pass out[:, :{most}], or widen the request table"
+        )
+
+
+def arguments(
+    spec: ReadTableSpec,
+    device: torch.device,
+    request_table: torch.Tensor,
+    req_rows: torch.Tensor,
+    seq_lens: torch.Tensor,
+    v2p: torch.Tensor,
+    *,
+    out: torch.Tensor,
+    starts: torch.Tensor | None = None,
+    seq_len_delta: int = 0,
+    state: torch.Tensor | None = None,
+) -> bool:
+    """Check a call; False for an empty batch."""
+    bs = need_rows(request_table, req_rows, spec.max_bs, spec.row_dtype, device)
+    need_tensor("seq_lens", seq_lens, spec.length_dtype, 1, device)
+    need_length("seq_lens", seq_lens, bs, "req_rows")
+    need_page_table("v2p", v2p, spec.index_dtype, device)
+    need_tensor("out", out, spec.out_dtype, 2, device)
+    if out.shape[0] < bs:
+        raise InvalidArgument(f"out has {out.shape[0]} rows for a batch of {bs}; it needs at least one a lane")
+    need_at_most("the width of out", out.shape[1], spec.max_width, "max_width")
+    need_separate_rows("out", out)
+    need_width_within(
+        out.shape[1], spec.granularity, spec.page_size, table_tokens(spec.form, spec.page_size, request_table)
+    )
+    if (starts is not None) != spec.windowed:
+        raise InvalidArgument(f"starts is {'given' if starts is not None else 'None'}, windowed={spec.windowed}")
+    if starts is not None:
+        need_tensor("starts", starts, spec.length_dtype, 1, device)
+        need_length("starts", starts, bs, "req_rows")
+    need_count("seq_len_delta", seq_len_delta, -INT32_MAX, INT32_MAX)
+    need_state(state, device)
+    return bs > 0 and out.shape[1] > 0
+
+
+def bytes_moved(spec: ReadTableSpec, *, lanes: int, items: int) -> int:
+    """Return the bytes to build `items` entries for `lanes` lanes: an id, a table row and an entry each."""
+    per_item = 4 + spec.index_dtype.itemsize + spec.out_dtype.itemsize
+    return items * per_item + lanes * (spec.row_dtype.itemsize + spec.length_dtype.itemsize)
+
+
+def features(spec: ReadTableSpec) -> frozenset[str]:
+    """Return the features a spec asks for."""
+    asked = {f"form={spec.form}", f"granularity={spec.granularity}", f"fill={spec.fill}"}
+    return frozenset(asked | ({"windowed"} if spec.windowed else set()))
+
+
+def faults(*args, **kwargs):
+    return {}
+
+
+READ_TABLE: Operation[ReadTableSpec, ReadTable] = Operation(
+    name="read_table",
+    level="core",
+    spec=ReadTableSpec,
+    arguments=arguments,
+    bytes_moved=bytes_moved,
+    features=features,
+    faults=faults,
+)

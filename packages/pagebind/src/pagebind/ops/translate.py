@@ -1,0 +1,143 @@
+"""translate: token ids -> the ids kernels write through (slot mapping), 1-D or 2-D, strided, also in place.
+
+    id -> v = id // (ps * ranks), o = id % (ps * ranks)       ranks = context-parallel group, 1 without
+          owner = o % ranks, offset = o // ranks
+          entry = (v2p[v] * multiplier) * ps + offset   where owner == rank; else 0
+
+A negative id, an id whose page is past the table, a tombstone and an id of another rank give entry 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from pagebind.errors import InvalidArgument
+from pagebind.operation import (
+    INT32_MAX,
+    Operation,
+    need_at_most,
+    need_choice,
+    need_count,
+    need_entries_fit,
+    need_index_dtypes,
+    need_page_table,
+    need_state,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateSpec:
+    """What a translation's plan decides: at most `max_items` ids a call; `page_size` is that of the stored pages."""
+
+    max_items: int
+    page_size: int
+    num_physical: int
+    multiplier: int = 1
+    ranks: int = 1
+    rank: int = 0
+    index_dtype: torch.dtype = torch.int32  # of v2p
+    id_dtype: torch.dtype = torch.int32  # of ids
+    out_dtype: torch.dtype = torch.int32
+
+    def __post_init__(self) -> None:
+        need_count("max_items", self.max_items, 0)
+        need_count("page_size", self.page_size, 1, INT32_MAX)
+        need_count("num_physical", self.num_physical, 1)
+        need_count("multiplier", self.multiplier, 1)
+        need_count("ranks", self.ranks, 1, INT32_MAX)
+        need_count("rank", self.rank, 0, self.ranks - 1)
+        need_count("page_size * ranks", self.page_size * self.ranks, 1, INT32_MAX)
+        need_index_dtypes(index_dtype=self.index_dtype, id_dtype=self.id_dtype, out_dtype=self.out_dtype)
+        need_entries_fit(self.num_physical, self.multiplier, self.page_size, "token", self.out_dtype)
+
+
+class Translate(Protocol):
+    """The planned call."""
+
+    def __call__(
+        self,
+        ids: torch.Tensor,  # [n] or [m, n], id_dtype; any strides
+        v2p: torch.Tensor,  # [num_virtual + 1], index_dtype
+        *,
+        out: torch.Tensor,  # shape of ids, out_dtype; any strides that keep cells apart; may be ids itself; written
+        state: torch.Tensor | None = None,  # [32], int64; counts bad_id
+    ) -> None:
+        """Write the entry of every id to `out`.
+
+        Counted: `bad_id` ids whose page is past the table, whoever owns them. `out` is `ids` itself, a tensor over the
+        same memory with the same strides, or apart from it. Raises InvalidArgument before launching.
+        """
+
+    def warmup(self) -> None:
+        """Compile what later calls need."""
+
+
+def arguments(
+    spec: TranslateSpec,
+    device: torch.device,
+    ids: torch.Tensor,
+    v2p: torch.Tensor,
+    *,
+    out: torch.Tensor,
+    state: torch.Tensor | None = None,
+) -> bool:
+    """Check a call; False where there are no ids."""
+    for name, value, dtype in (("ids", ids, spec.id_dtype), ("out", out, spec.out_dtype)):
+        if not isinstance(value, torch.Tensor):
+            raise InvalidArgument(f"{name} is a {type(value).__name__}; it must be a {dtype} tensor on {device}")
+        if value.dtype is not dtype:
+            raise InvalidArgument(
+                f"{name} has dtype {value.dtype}; this plan takes {dtype}: convert it, or plan for it"
+            )
+        if value.device != device:
+            raise InvalidArgument(f"{name} is on {value.device}; this plan runs on {device}: move it, or plan for it")
+    need_choice("the number of dimensions of ids", ids.dim(), (1, 2))
+    if out.shape != ids.shape:
+        raise InvalidArgument(f"out has shape {list(out.shape)}; it must have that of ids, {list(ids.shape)}")
+    need_apart("out", out)
+    need_at_most("the number of ids", ids.numel(), spec.max_items, "max_items")
+    need_page_table("v2p", v2p, spec.index_dtype, device)
+    need_state(state, device)
+    return ids.numel() > 0
+
+
+def need_apart(name: str, value: torch.Tensor) -> None:
+    """Refuse an output of one or two dimensions two of whose cells share memory."""
+    # Outer stride first: cells are apart if the inner ones end before the next outer one begins.
+    steps = sorted((abs(step), size) for step, size in zip(value.stride(), value.shape, strict=True) if size > 1)
+    reach = 0
+    for step, size in steps:
+        if step <= reach:
+            raise InvalidArgument(
+                f"{name} has shape {list(value.shape)} and strides {list(value.stride())}: cells may share memory; "
+                "pass a tensor whose cells are apart"
+            )
+        reach += step * (size - 1)
+
+
+def bytes_moved(spec: TranslateSpec, *, lanes: int, items: int) -> int:
+    """Return the bytes to translate `items` ids: an id, a table row and an entry each."""
+    return items * (spec.id_dtype.itemsize + spec.index_dtype.itemsize + spec.out_dtype.itemsize)
+
+
+def features(spec: TranslateSpec) -> frozenset[str]:
+    """Return the features a spec asks for."""
+    return frozenset({"context_parallel"} if spec.ranks > 1 else ())
+
+
+def faults(*args, **kwargs):
+    return {}
+
+
+TRANSLATE: Operation[TranslateSpec, Translate] = Operation(
+    name="translate",
+    level="core",
+    spec=TranslateSpec,
+    arguments=arguments,
+    bytes_moved=bytes_moved,
+    features=features,
+    faults=faults,
+)

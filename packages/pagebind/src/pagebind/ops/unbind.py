@@ -1,0 +1,107 @@
+"""unbind: the fused tombstone free. One lane a page: gather `p = v2p[v]`, tombstone both tables, emit p in lane order.
+
+    for lane i, v = ids[i], p = v2p[v]:   0 < v < num_virtual, p bound  ->  v2p[v] = -1, p2v[p] = -1, freed[i] = p
+                                          v < 0                         ->  a hole: freed[i] = -1, not counted
+                                          otherwise                     ->  freed[i] = -1, counted
+
+Among lanes of one call that repeat an id exactly one is served and the others count `double_free`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from pagebind.operation import (
+    Operation,
+    need_at_most,
+    need_count,
+    need_index_dtypes,
+    need_length,
+    need_page_table,
+    need_state,
+    need_tensor,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnbindSpec:
+    """What an unbinding's plan decides: at most `max_items` ids a call."""
+
+    max_items: int
+    index_dtype: torch.dtype = torch.int32  # of v2p and p2v
+    id_dtype: torch.dtype = torch.int32  # of ids and freed
+
+    def __post_init__(self) -> None:
+        need_count("max_items", self.max_items, 0)
+        need_index_dtypes(index_dtype=self.index_dtype, id_dtype=self.id_dtype)
+
+
+class Unbind(Protocol):
+    """The planned call."""
+
+    def __call__(
+        self,
+        ids: torch.Tensor,  # [n], id_dtype; virtual pages
+        v2p: torch.Tensor,  # [num_virtual + 1], index_dtype; written
+        p2v: torch.Tensor,  # [num_physical + 1], index_dtype; written
+        *,
+        freed: torch.Tensor,  # [n], id_dtype; physical page lane i released, -1 where none; written
+        state: torch.Tensor | None = None,  # [32], int64; counts double_free, bad_free
+    ) -> None:
+        """Unbind every id that is bound.
+
+        Counted: `double_free` lanes whose id is not bound, or is served by another lane; `bad_free` lanes whose id is
+        the sink or past the table, or whose row of v2p holds no page of p2v. Raises InvalidArgument before launching.
+        """
+
+    def warmup(self) -> None:
+        """Compile what later calls need."""
+
+
+def arguments(
+    spec: UnbindSpec,
+    device: torch.device,
+    ids: torch.Tensor,
+    v2p: torch.Tensor,
+    p2v: torch.Tensor,
+    *,
+    freed: torch.Tensor,
+    state: torch.Tensor | None = None,
+) -> bool:
+    """Check a call; False where there are no ids."""
+    need_tensor("ids", ids, spec.id_dtype, 1, device)
+    need_tensor("freed", freed, spec.id_dtype, 1, device)
+    need_length("freed", freed, ids.shape[0], "ids")
+    need_at_most("the number of ids", ids.shape[0], spec.max_items, "max_items")
+    need_page_table("v2p", v2p, spec.index_dtype, device)
+    need_page_table("p2v", p2v, spec.index_dtype, device)
+    need_state(state, device)
+    return ids.shape[0] > 0
+
+
+def bytes_moved(spec: UnbindSpec, *, lanes: int, items: int) -> int:
+    """Return the bytes to unbind `items` ids: an id read and a page written, one row read and two written."""
+    return items * (2 * spec.id_dtype.itemsize + 3 * spec.index_dtype.itemsize)
+
+
+def features(spec: UnbindSpec) -> frozenset[str]:
+    """Return the features a spec asks for: none."""
+    return frozenset()
+
+
+def faults(*args, **kwargs):
+    return {}
+
+
+UNBIND: Operation[UnbindSpec, Unbind] = Operation(
+    name="unbind",
+    level="core",
+    spec=UnbindSpec,
+    arguments=arguments,
+    bytes_moved=bytes_moved,
+    features=features,
+    faults=faults,
+)
