@@ -1,0 +1,111 @@
+"""Tensors with guard bands: each lies inside a larger poisoned buffer that is compared whole after a call.
+
+    buffer:  | guard band | row 0 ....... gap | row 1 ....... gap | guard band |
+             | poison     | values     poison | values     poison | poison     |
+
+What a call must not touch is everything but its expected outputs: both bands, the gaps of strided rows, its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+
+BAND = 64
+"""Elements of a guard band; a multiple of 16, so that a view without shift is aligned as torch aligns a tensor."""
+
+POISON = {torch.int32: 0x7A7A7A7A, torch.int64: 0x7A7A7A7A7A7A7A7A, torch.uint8: 0x7A}
+"""What bands, gaps and outputs hold before a call: neither 0 nor -1, and no id of any test."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor lies in memory: elements between rows and between columns, and the shift of its first element."""
+
+    row_gap: int = 0
+    column_step: int = 1
+    shift: int = 0
+
+
+@dataclass(frozen=True)
+class Unspecified:
+    """An expected value the contract leaves open: `check(got)` returns what is wrong with it, or None."""
+
+    check: Callable[[Any], str | None]
+
+
+class Guarded:
+    """A tensor, `view`, between two guard bands."""
+
+    def __init__(
+        self,
+        values: Sequence[Any],
+        dtype: torch.dtype,
+        device: torch.device,
+        layout: Layout = Layout(),  # noqa: B008  (frozen)
+        shape: tuple[int, ...] | None = None,
+    ) -> None:
+        """Place nested lists on `device`; `shape` says what lists cannot, as of `[0, 5]`."""
+        cells = torch.tensor(values, dtype=dtype) if shape is None or 0 not in shape else torch.empty(shape, dtype=dtype)
+        step = layout.column_step
+        strides = (step,) if cells.dim() == 1 else (cells.shape[-1] * step + layout.row_gap, step)
+        span = strides[0] * cells.shape[0] if cells.dim() == 2 else step * cells.shape[0]
+        start = BAND + layout.shift
+        self.geometry = (tuple(cells.shape), strides, start)
+        host = torch.full((start + max(span, 1) + BAND,), POISON[dtype], dtype=dtype)
+        host.as_strided(*self.geometry).copy_(cells)
+        self.before = host
+        self.buffer = host.to(device, copy=True)
+        self.view = self.buffer.as_strided(*self.geometry)
+
+    @classmethod
+    def poisoned(
+        cls, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, layout: Layout = Layout()  # noqa: B008
+    ) -> Guarded:
+        """Return a tensor of `shape` that is all poison, for outputs."""
+        return cls(torch.full(shape, POISON[dtype], dtype=dtype).tolist(), dtype, device, layout, shape)
+
+    def values(self) -> Any:
+        """Return what the tensor holds now, as nested lists. Waits for the device."""
+        return self.view.cpu().tolist()
+
+    def verify(self, name: str, expected: Any = None) -> None:
+        """Fail unless the tensor holds `expected`, and every other element of the buffer what it held before.
+
+        `expected` None means that nothing may have changed. The buffer as it is becomes what it held before.
+        """
+        got = self.buffer.cpu()
+        wanted = self.before.clone()
+        inside = wanted.as_strided(*self.geometry)
+        if isinstance(expected, Unspecified):
+            complaint = expected.check(got.as_strided(*self.geometry).tolist())
+            assert complaint is None, f"{name}: {complaint}"
+            inside.copy_(got.as_strided(*self.geometry))
+        elif expected is not None and 0 not in self.geometry[0]:
+            inside.copy_(torch.tensor(expected, dtype=wanted.dtype))
+        if not torch.equal(got, wanted):
+            self._complain(name, got, wanted)
+        self.before = got
+
+    def _complain(self, name: str, got: torch.Tensor, wanted: torch.Tensor) -> NoReturn:
+        shape, strides, start = self.geometry
+        told = []
+        for at in torch.nonzero(got != wanted).flatten().tolist()[:8]:
+            told.append(f"{self._place(at - start, shape, strides)} is {int(got[at])}, expected {int(wanted[at])}")
+        count = int((got != wanted).sum())
+        raise AssertionError(f"{name} {list(shape)}: {count} element(s) differ: " + "; ".join(told))
+
+    @staticmethod
+    def _place(at: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> str:
+        if at < 0:
+            return f"guard band, {-at} before the tensor,"
+        index = []
+        for size, stride in zip(shape, strides, strict=True):
+            if at // stride >= size:
+                return f"element {at} past the first, outside the tensor,"
+            index.append(at // stride)
+            at %= stride
+        return f"[{', '.join(map(str, index))}]" if at == 0 else f"gap behind [{', '.join(map(str, index))}]"

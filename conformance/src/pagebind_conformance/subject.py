@@ -1,0 +1,97 @@
+"""The backend under test, as tests see it: they ask it for capabilities and plans, never for its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+from pagebind import Backend, LaunchOptions, Operation, Planned
+from pagebind.backend import Mode
+from pagebind.ops import OPERATIONS
+from pagebind.plan import plan_with
+
+NOT_SUPPORTED = "not supported: "
+"""How the reason of a skip begins where the backend does not declare what a case asks for."""
+
+EXAMPLES: Mapping[Mode, int] = {"cpu": 40, "gpu": 40, "interpreter": 5, "host": 5}
+"""Generated cases for each spec, by mode: an interpreted program takes milliseconds."""
+
+SMALL = LaunchOptions(threads=32, programs=4)
+"""Blocks so small and few that every loop takes a second trip, in the modes where a program is slow."""
+
+
+def core_only(backend: Backend) -> Backend:
+    """Return the record with its core planners alone: the other operations are then composed."""
+    core = {name: p for name, p in backend.planners.items() if name in OPERATIONS and OPERATIONS[name].level == "core"}
+    return replace(backend, planners=core)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One backend on one device. `composed` tells that its extended operations are the composed ones."""
+
+    backend: Backend
+    device: torch.device
+    composed: bool = False
+    examples: int | None = None
+    plans: dict[Any, Planned] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def mode(self) -> Mode:
+        """How the backend runs on the device."""
+        return self.backend.modes[self.device.type]
+
+    @property
+    def slow(self) -> bool:
+        """Whether GPU code runs without a GPU, so that sizes have to stay small."""
+        return self.mode in ("interpreter", "host")
+
+    @property
+    def options(self) -> LaunchOptions:
+        """What plans are made with unless a test says otherwise."""
+        return SMALL if self.slow else LaunchOptions()
+
+    def plan(
+        self,
+        operation: Operation[Any, Any],
+        spec: Any,
+        checks: str = "count",
+        options: LaunchOptions | None = None,
+    ) -> Planned:
+        """Return the plan for a spec, one for all that ask alike; skips where the backend does not declare a feature."""
+        key = (operation.name, spec, checks, options)
+        if key not in self.plans:
+            self.need(operation, spec)
+            self.plans[key] = plan_with(self.backend, operation, spec, self.device, checks, options or self.options)
+        return self.plans[key]
+
+    def need(self, operation: Operation[Any, Any], spec: Any | None = None) -> None:
+        """Skip where the backend has no planner of its own for `operation`, or does not declare what `spec` asks."""
+        if operation.name not in self.backend.planners:
+            if not self.composed:
+                pytest.skip(f"{NOT_SUPPORTED}no planner for {operation.name}; its composed form is tested in its place")
+            return
+        missing = operation.features(spec) - self.backend.features if spec is not None else ()
+        if missing:
+            pytest.skip(f"{NOT_SUPPORTED}{', '.join(sorted(missing))} of {operation.name}")
+
+    def need_mode(self, *modes: str, what: str) -> None:
+        """Skip unless the backend runs in one of `modes`, which `what` needs."""
+        if self.mode not in modes:
+            pytest.skip(f"{what} needs mode {' or '.join(modes)}; this is mode {self.mode}")
+
+    def generated(self, share: float = 1.0) -> Callable[[Any], Any]:
+        """Return the Hypothesis settings of generated cases: the same ones in every run, as many as the mode affords."""
+        examples = self.examples if self.examples is not None else EXAMPLES[self.mode]
+        return settings(
+            max_examples=max(1, round(examples * share)),
+            derandomize=True,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        )

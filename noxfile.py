@@ -1,0 +1,167 @@
+"""Sessions of pagebind: `nox` runs the default ones, `nox -s NAME -- ARGS` one of them, `nox -l` lists all.
+
+The default sessions share one environment, made once and kept in `.nox/shared`; with `--no-venv` they run in the current
+one and install nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+TORCH = "torch==2.13.0"
+DISTRIBUTIONS = {
+    "pagebind": "packages/pagebind",
+    "pagebind-cpu": "backends/cpu",
+    "pagebind-triton": "backends/triton",
+    "pagebind-cuda": "backends/cuda",
+    "pagebind-conformance": "conformance",
+    "pagebind-bench": "packages/pagebind-bench",
+}
+TOOLS = ["pytest", "pytest-timeout", "hypothesis", "mypy", "ruff", "pandas-stubs", "types-jsonschema"]
+TESTS = [f"{folder}/tests" for folder in DISTRIBUTIONS.values()]
+OUT = ROOT / "out"
+
+SHARED = ROOT / ".nox" / "shared"
+IN_PLACE = "--no-venv" in sys.argv  # a session cannot tell `--no-venv` from a backend of its own choice
+
+nox.needs_version = ">=2024.3.2"
+nox.options.default_venv_backend = "venv"
+nox.options.sessions = ["lint", "types", "tests", "cpu", "triton", "cuda", "report"]
+
+# Nox makes an environment for each session; these have none of their own and run in the shared one (see _install).
+shared = nox.session(venv_backend="none")
+
+
+@shared
+def cpu(session: nox.Session) -> None:
+    """Run the conformance suite on the torch-CPU backend."""
+    _install(session)
+    _conformance(session, "cpu", "--device", "cpu")
+
+
+@shared
+def triton(session: nox.Session) -> None:
+    """Run the conformance suite on the Triton backend: on the GPU where there is one, else in the interpreter."""
+    _install(session)
+    if _has_gpu(session):
+        _conformance(session, "triton", "--device", "cuda")
+    else:
+        _conformance(session, "triton", "--device", "cpu", env={"TRITON_INTERPRET": "1"})
+
+
+@shared
+def cuda(session: nox.Session) -> None:
+    """Run the conformance suite on the CUDA backend: on the GPU, else its sources built for the host, with sanitizers."""
+    _install(session)
+    if _has_gpu(session):
+        _conformance(session, "cuda", "--device", "cuda")
+        return
+    host = json.loads(_ask(session, "-m", "pagebind_cuda.host", "--json"))
+    if host["missing"]:
+        session.skip(f"no GPU, and the host build needs {host['missing']}")
+    _conformance(session, "cuda", "--device", "cpu", env=host["environment"])
+
+
+@shared
+def tests(session: nox.Session) -> None:
+    """Run the unit tests of every distribution, the suite's own among them."""
+    _install(session)
+    session.run("python", "-m", "pytest", "-q", *(session.posargs or TESTS), external=True)
+
+
+@shared
+def lint(session: nox.Session) -> None:
+    """Check style and format with ruff; `nox -s lint -- --fix` mends what it can."""
+    _install(session)
+    session.run("ruff", "check", *session.posargs, ".", external=True)
+    session.run("ruff", "format", *([] if "--fix" in session.posargs else ["--check"]), ".", external=True)
+
+
+@shared
+def types(session: nox.Session) -> None:
+    """Check every package with mypy, strictly."""
+    _install(session)
+    for folder in DISTRIBUTIONS.values():
+        session.run("mypy", *session.posargs, f"{folder}/src", external=True)
+
+
+@shared
+def report(session: nox.Session) -> None:
+    """Check that the README's matrix is what the filed reports render to; `-- --write` renders it anew."""
+    _install(session)
+    reports = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "conformance/reports").rglob("*.json"))
+    action = session.posargs or ["--check"]
+    session.run("pagebind", "conformance", "matrix", *action, "--readme", "README.md", *reports, external=True)
+
+
+@shared
+def demo(session: nox.Session) -> None:
+    """Replay a generated trace through the best usable backend, every step verified, and say where the page is."""
+    _install(session)
+    OUT.mkdir(exist_ok=True)
+    page = OUT / "replay.html"
+    session.run("pagebind", "replay", "--verify", "every", "--html", str(page), *session.posargs, external=True)
+    session.log(f"the page is {page}")
+
+
+@nox.session(default=False)
+@nox.parametrize("distribution", list(DISTRIBUTIONS))
+def isolation(session: nox.Session, distribution: str) -> None:
+    """Install one distribution in a clean environment and import all of it: it declares what it needs."""
+    session.install(TORCH)
+    needed = {"pagebind", distribution}
+    if distribution == "pagebind-bench":
+        needed |= {"pagebind-conformance"}
+    session.install(*(f"{ROOT / DISTRIBUTIONS[name]}" for name in DISTRIBUTIONS if name in needed))
+    session.run("python", str(ROOT / "packages/pagebind/tests/import_all.py"), distribution, *session.posargs)
+
+
+def _install(session: nox.Session) -> None:
+    """Put the shared environment on PATH, brought up to date unless nothing that it is made from has changed."""
+    if IN_PLACE:
+        return
+    bin_folder = SHARED / ("Scripts" if os.name == "nt" else "bin")
+    session.env["PATH"] = os.pathsep.join((str(bin_folder), os.environ["PATH"]))
+    session.env["VIRTUAL_ENV"] = str(SHARED)
+    sources = [ROOT / "noxfile.py", *(ROOT / folder / "pyproject.toml" for folder in DISTRIBUTIONS.values())]
+    digest = hashlib.sha256(b"".join([sys.version.encode(), *(path.read_bytes() for path in sources)])).hexdigest()
+    stamp = SHARED / "made-from"
+    if stamp.exists() and stamp.read_text() == digest:
+        return
+    session.log(f"making the shared environment in {SHARED}")
+    venv.create(SHARED, with_pip=True, clear=True)
+    python = str(bin_folder / "python")
+    extra = "[cuda13]" if shutil.which("nvidia-smi") else ""
+    wanted = {"packages/pagebind": "[cli]", "backends/cuda": extra}
+    editable = [f"./{folder}{wanted.get(folder, '')}" for folder in DISTRIBUTIONS.values()]
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    session.run(*pip, TORCH, "numpy", external=True)
+    session.run(*pip, *TOOLS, *(part for folder in editable for part in ("-e", folder)), external=True)
+    stamp.write_text(digest)
+
+
+def _conformance(session: nox.Session, backend: str, *args: str, env: dict[str, str] | None = None) -> None:
+    OUT.mkdir(exist_ok=True)
+    report = () if "--report" in session.posargs else ("--report", str(OUT / f"{backend}.json"))
+    command = ("python", "-m", "pytest", "-q", "--pyargs", "pagebind_conformance", "--backend", backend)
+    session.run(*command, *args, *report, *session.posargs, env=env, external=True)
+
+
+def _has_gpu(session: nox.Session) -> bool:
+    return _ask(session, "-c", "import torch; print(torch.cuda.is_available())").strip() == "True"
+
+
+def _ask(session: nox.Session, *args: str) -> str:
+    """Return what a python of the session's environment prints."""
+    python = shutil.which("python", path=session.env.get("PATH")) or sys.executable
+    return subprocess.run([python, *args], check=True, capture_output=True, text=True).stdout

@@ -1,0 +1,1 @@
+"""`pagebind replay`: a continuous-batching loop over a trace, on real page tables and a virtual clock."""

@@ -1,0 +1,297 @@
+"""A pool of one kind of page: device tables, host counts, a request table, and the operations planned over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pagebind.backend import Backend
+from pagebind.config import resolve
+from pagebind.errors import CaptureError
+from pagebind.operation import INT32_MAX, Checks, LaunchOptions, Operation, need_count, need_length
+from pagebind.ops import (
+    ALLOC,
+    ASSIGN,
+    EXTEND,
+    FREE,
+    READ_TABLE,
+    RELEASE,
+    TRUNCATE,
+    AllocSpec,
+    AssignSpec,
+    ExtendSpec,
+    FreeSpec,
+    ReadTableSpec,
+    ReleaseSpec,
+    TruncateSpec,
+)
+from pagebind.ops.read_table import ReadTable
+from pagebind.plan import capturing, check, plan_with
+from pagebind.pool.audit import audit_tables, digest_tables
+from pagebind.pool.counts import Counts, Lease
+from pagebind.pool.rows import RequestTable, Row
+from pagebind.registry import choose, resolve_device
+from pagebind.words import HOLE_TOP, WATERMARK, Fill, Form, new_tables
+
+
+@dataclass(frozen=True)
+class PoolStats:
+    """A snapshot of a pool's host counts, in pages but for `rows`; exact until a fault is dropped."""
+
+    capacity: int
+    live: int
+    holes: int
+    span: int
+    free: int
+    leased: int
+    rows: int
+
+
+class PagePool:
+    """Pages of one kind under one request table; virtual ids stay, physical pages are what kernels read.
+
+    `num_pages` pages of `page_size` tokens (the sink comes on top), rows of up to `max_context` tokens for
+    `max_requests` requests, batches of up to `max_bs` lanes and `max_tokens` new tokens a call. `form` is the unit of
+    the request table's ids. `backend`, `device`, `checks` and `index_dtype` left None come from the configuration.
+
+    One host thread and one stream at a time. Calls inside a CUDA graph capture move no host counts: `reserve` a lease
+    before the replays and `settle` it after.
+
+    >>> pool = PagePool(1024, 16, max_requests=8, max_context=4096, max_bs=8, max_tokens=4096, device="cpu")
+    >>> ids = pool.alloc(3)
+    >>> pool.free(ids)
+    >>> pool.stats().holes
+    3
+    """
+
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        *,
+        max_requests: int,
+        max_context: int,
+        max_bs: int,
+        max_tokens: int,
+        form: Form = "page",
+        multiplier: int = 1,
+        backend: str | Backend | None = None,
+        device: str | torch.device | None = None,
+        checks: Checks | None = None,
+        index_dtype: torch.dtype | None = None,
+    ) -> None:
+        need_count("num_pages", num_pages, 0, INT32_MAX - 1)
+        need_count("max_requests", max_requests, 0, INT32_MAX)
+        need_count("max_context", max_context, 0, INT32_MAX)
+        config = resolve(
+            backend=backend if isinstance(backend, str) else None,
+            device=None if device is None else str(device),
+            checks=checks,
+            index_dtype=None if index_dtype is None else str(index_dtype).removeprefix("torch."),
+        )
+        self.device = resolve_device(config.device)
+        self.backend = backend if isinstance(backend, Backend) else choose(config.backend, self.device.type)
+        self.page_size, self.form, self.multiplier = page_size, form, multiplier
+        self.num_pages = num_pages
+        self.max_bs = max_bs
+        self._checks = config.checks.value
+        self._dtype = torch.int32 if config.index_dtype.value == "int32" else torch.int64
+        num = num_pages + 1
+        geometry: dict[str, Any] = {"page_size": page_size, "form": form, "index_dtype": self._dtype}
+        lanes = {"max_bs": max_bs, **geometry}
+        self._alloc = self._plan(ALLOC, AllocSpec(max_items=num_pages, index_dtype=self._dtype))
+        self._free = self._plan(FREE, FreeSpec(max_items=num_pages, index_dtype=self._dtype))
+        self._extend = self._plan(
+            EXTEND,
+            ExtendSpec(max_tokens=max_tokens, num_virtual=num, num_physical=num, multiplier=multiplier, **lanes),
+        )
+        self._truncate = self._plan(TRUNCATE, TruncateSpec(max_pages=num_pages, **lanes))
+        self._release = {
+            shared: self._plan(RELEASE, ReleaseSpec(max_pages=num_pages, shared=shared, **lanes))
+            for shared in (False, True)
+        }
+        self._assign = self._plan(ASSIGN, AssignSpec(max_bs=max_bs, max_items=INT32_MAX))
+        self.tables = new_tables(num, num, self.device, self._dtype)
+        """Device tables, stacks and state block."""
+        self.requests = RequestTable(max_requests, max_context, page_size, form, self.device)
+        self._counts = Counts(num_pages)
+        self._pages = torch.empty(num_pages, dtype=torch.int32, device=self.device)  # physical pages nobody asked for
+
+    def _plan(self, operation: Operation[Any, Any], spec: Any) -> Any:
+        return plan_with(self.backend, operation, spec, self.device, self._checks, LaunchOptions())
+
+    def plan_read_table(
+        self,
+        max_width: int,
+        *,
+        granularity: Form = "page",
+        fill: Fill = "prefix",
+        windowed: bool = False,
+        out_dtype: torch.dtype = torch.int32,
+    ) -> ReadTable:
+        """Plan a read table over this pool, of up to `max_width` columns (cells of `granularity`).
+
+        Call it with `pool.requests.table`, `pool.tables.v2p` and `state=pool.tables.state`.
+        """
+        spec = ReadTableSpec(
+            max_bs=self.max_bs,
+            max_width=max_width,
+            page_size=self.page_size,
+            num_physical=self.num_pages + 1,
+            form=self.form,
+            granularity=granularity,
+            fill=fill,
+            multiplier=self.multiplier,
+            windowed=windowed,
+            index_dtype=self._dtype,
+            out_dtype=out_dtype,
+        )
+        return READ_TABLE.call_type(self._plan(READ_TABLE, spec))
+
+    def warmup(self) -> None:
+        """Compile everything that calls of this pool can need; read tables planned over it have a warmup of their own."""
+        for planned in (self._alloc, self._free, self._extend, self._truncate, self._assign, *self._release.values()):
+            planned.warmup()
+
+    # ---- counts: host ints, nothing waits ----------------------------------------------------------------------------
+
+    @property
+    def free_pages(self) -> int:
+        """Pages a call can take now."""
+        return self._counts.free
+
+    def can_reserve(self, pages: int) -> bool:
+        """Return whether `pages` can be taken or leased now."""
+        return 0 <= pages <= self._counts.free
+
+    def reserve(self, pages: int) -> Lease:
+        """Set pages aside for captured calls; raises OutOfPages, changing nothing, where they are not free."""
+        return self._counts.open_lease(pages)
+
+    def stats(self) -> PoolStats:
+        """Return the host counts."""
+        c = self._counts
+        return PoolStats(c.capacity, c.live, c.holes, c.span, c.free, c.leased, self.requests.open_rows)
+
+    # ---- pages by id -------------------------------------------------------------------------------------------------
+
+    def alloc(self, count: int, *, ids: torch.Tensor | None = None) -> torch.Tensor:
+        """Take `count` pages and return their virtual ids, int32 `[count]` (written to `ids` where it is given).
+
+        Raises OutOfPages, changing nothing, where they are not free.
+        """
+        need_count("count", count, 0)
+        captured = capturing(self.device)
+        if not captured:
+            self._counts.need(count)
+        if ids is None:
+            ids = torch.empty(count, dtype=torch.int32, device=self.device)
+        self._alloc(self.tables, ids=ids, pages=self._pages[:count])
+        if not captured:
+            self._counts.take(count)
+        return ids
+
+    def free(self, ids: torch.Tensor) -> None:
+        """Free virtual page ids, int32 `[n]`, each bound. A fault is dropped and counted, and then counts are off."""
+        self._free(ids, self.tables, freed=self._pages[: ids.shape[0]])
+        if not capturing(self.device):
+            self._counts.give(ids.shape[0])
+
+    # ---- pages by row ------------------------------------------------------------------------------------------------
+
+    def open_row(self) -> Row:
+        """Hand out a row of the request table; raises InvalidArgument where none is left."""
+        return self.requests.open()
+
+    def new_pages(self, prefix: int, tokens: int) -> int:
+        """Return the pages a row of `prefix` tokens needs for `tokens` more."""
+        return -(-(prefix + tokens) // self.page_size) - -(-prefix // self.page_size)
+
+    def extend(
+        self,
+        req_rows: torch.Tensor,
+        prefix_lens: torch.Tensor,
+        indptr: torch.Tensor,
+        *,
+        slots: torch.Tensor,
+        pages: int,
+    ) -> None:
+        """Give rows pages for new tokens and emit their write slots; see `pagebind.ops.extend`.
+
+        `pages` is the number of new pages (`new_pages` summed over the lanes). Raises OutOfPages, changing nothing,
+        where they are not free. Inside a capture `pages` is not compared: the lease bounds it.
+        """
+        if capturing(self.device):
+            self._extend(self.requests.table, req_rows, prefix_lens, indptr, self.tables, slots=slots)
+            return
+        self._counts.need(pages)
+        self._extend(self.requests.table, req_rows, prefix_lens, indptr, self.tables, slots=slots, pages=pages)
+        self._counts.take(pages)
+
+    def truncate(self, req_rows: torch.Tensor, seq_lens: torch.Tensor, keep_lens: torch.Tensor, *, pages: int) -> None:
+        """Cut rows to `keep_lens` tokens; `pages` is the number of pages that come back (inside a capture, at most)."""
+        freed = self._pages[:pages]
+        if capturing(self.device):
+            self._truncate(self.requests.table, req_rows, seq_lens, keep_lens, self.tables, freed=freed)
+            return
+        self._truncate(self.requests.table, req_rows, seq_lens, keep_lens, self.tables, freed=freed, pages=pages)
+        self._counts.give(pages)
+
+    def assign(self, req_rows: torch.Tensor, ids: torch.Tensor, indptr: torch.Tensor) -> None:
+        """Copy ids in the request table's form to the head of rows; see `pagebind.ops.assign`."""
+        self._assign(self.requests.table, req_rows, ids, indptr, state=self.tables.state)
+
+    def release(
+        self,
+        rows: Sequence[Row],
+        req_rows: torch.Tensor,
+        seq_lens: torch.Tensor,
+        *,
+        pages: int,
+        starts: torch.Tensor | None = None,
+    ) -> None:
+        """Empty rows and take them back: `rows` on the host, `req_rows` the same on the device.
+
+        `pages` is the number of pages that come back; with `starts`, those of the first `starts[b]` tokens stay bound
+        (a shared prefix). Raises InvalidArgument, changing nothing, for a row that was released before, and
+        CaptureError inside a capture.
+        """
+        if capturing(self.device):
+            raise CaptureError("release takes rows back on the host, which a replay does not; capture truncate to 0 instead")
+        self.requests.need_open(rows)
+        need_length("req_rows", req_rows, len(rows), "rows")
+        self._release[starts is not None](
+            self.requests.table,
+            req_rows,
+            seq_lens,
+            self.tables,
+            freed=self._pages[:pages],
+            pages=pages,
+            **({} if starts is None else {"starts": starts}),
+        )
+        self._counts.give(pages)
+        self.requests.close(rows)
+
+    # ---- looking: these wait for the device --------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise FaultError with every counter above 0."""
+        check(self.tables.state)
+
+    def reconcile(self) -> PoolStats:
+        """Set the host counts from the state block, after a fault was dropped; closes no lease."""
+        words = self.tables.state.tolist()
+        self._counts.span = words[WATERMARK]
+        self._counts.live = words[WATERMARK] - words[HOLE_TOP]
+        return self.stats()
+
+    def audit(self) -> list[str]:
+        """Recompute everything from the tables and return each term that disagrees; see `pagebind.pool.audit`."""
+        return audit_tables(self.tables, self._counts.live, self._counts.span)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of tables, stacks, positions and request table: equal on ranks that made the same calls."""
+        return digest_tables(self.tables, self.requests.table)
