@@ -1,7 +1,7 @@
 """Sessions of pagebind: `nox` runs the default ones, `nox -s NAME -- ARGS` one of them, `nox -l` lists all.
 
-The default sessions share one environment, made once and kept in `.nox/shared`; with `--no-venv` they run in the current
-one and install nothing.
+The default sessions share one environment, made once and kept in `.nox/shared`; with `--no-venv` they run in the
+current one and install nothing.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def triton(session: nox.Session) -> None:
 
 @shared
 def cuda(session: nox.Session) -> None:
-    """Run the conformance suite on the CUDA backend: on the GPU, else its sources built for the host, with sanitizers."""
+    """Run the conformance suite on the CUDA backend: on the GPU, else its sources built for the host and sanitized."""
     _install(session)
     if _has_gpu(session):
         _conformance(session, "cuda", "--device", "cuda")

@@ -72,6 +72,10 @@ class Guarded:
         """Return what the tensor holds now, as nested lists. Waits for the device."""
         return self.view.cpu().tolist()
 
+    def before_values(self) -> Any:
+        """Return what the tensor held when last verified, as nested lists, without asking the device."""
+        return self.before.as_strided(*self.geometry).tolist()
+
     def verify(self, name: str, expected: Any = None) -> None:
         """Fail unless the tensor holds `expected`, and every other element of the buffer what it held before.
 

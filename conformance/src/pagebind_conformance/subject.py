@@ -10,10 +10,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from pagebind import Backend, LaunchOptions, Operation, Planned
+from pagebind import Backend, LaunchOptions, Operation, Planned, get_backend
 from pagebind.backend import Mode
+from pagebind.config import resolve
 from pagebind.ops import OPERATIONS
 from pagebind.plan import plan_with
+from pagebind.registry import resolve_device
 
 NOT_SUPPORTED = "not supported: "
 """How the reason of a skip begins where the backend does not declare what a case asks for."""
@@ -95,3 +97,10 @@ class Subject:
             deadline=None,
             suppress_health_check=list(HealthCheck),
         )
+
+
+def choose(name: str | None, device: str | None, examples: int | None) -> tuple[Subject, Subject]:
+    """Return the subject the options or the configuration name, and the same with its core alone."""
+    where = resolve_device(resolve(backend=name, device=device).device)
+    backend = get_backend(name, device=where)
+    return Subject(backend, where, examples=examples), Subject(core_only(backend), where, True, examples)

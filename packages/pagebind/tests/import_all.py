@@ -7,7 +7,6 @@ from importlib.metadata import files
 from pathlib import Path
 
 
-
 def main(distribution: str) -> None:
     if not files(distribution):
         raise SystemExit(f"{distribution} is not installed")

@@ -1,7 +1,6 @@
 """The configuration ladder: each rung beats the next, each value names its origin, and bad settings are errors."""
 
 import pytest
-
 from pagebind.config import resolve, settings_file
 from pagebind.errors import ConfigError
 

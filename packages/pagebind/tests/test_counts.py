@@ -3,7 +3,6 @@
 import random
 
 import pytest
-
 from pagebind.errors import InvalidArgument, OutOfPages
 from pagebind.pool.counts import Counts
 

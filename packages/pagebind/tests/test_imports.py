@@ -5,9 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import pagebind
+import pytest
 
 ROOT = Path(__file__).parents[3]
 CORE = Path(pagebind.__file__).parent

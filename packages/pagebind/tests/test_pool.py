@@ -4,7 +4,6 @@ import random
 
 import pytest
 import torch
-
 from pagebind.errors import FaultError, InvalidArgument, OutOfPages
 from pagebind.pool import PagePool
 

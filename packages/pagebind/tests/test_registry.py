@@ -5,7 +5,6 @@ from importlib.metadata import EntryPoint
 
 import pytest
 import torch
-
 from pagebind import Backend, available_backends, get_backend, registry
 from pagebind.errors import BackendNotFound, BackendUnavailable, ConfigError, DuplicateBackend
 from pagebind.ops import OPERATIONS

@@ -1,4 +1,4 @@
-"""The record a backend is. One is found through the entry-point group `pagebind.backends`, or named `module:attribute`."""
+"""The record a backend is, found through the entry-point group `pagebind.backends` or named `module:attribute`."""
 
 from __future__ import annotations
 

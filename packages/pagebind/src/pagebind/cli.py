@@ -1,13 +1,12 @@
 """The command line: `pagebind backends`, `pagebind config`, and what other distributions add.
 
-A distribution adds a command through the entry-point group `pagebind.commands`: a function with typer's annotations, or a
-`typer.Typer` for a group of commands. Its module should import heavy libraries inside the function.
+A distribution adds a command through the entry-point group `pagebind.commands`: a function with typer's annotations,
+or a `typer.Typer` for a group of commands. Its module should import heavy libraries inside the function.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from importlib.metadata import EntryPoint, entry_points, version
 from typing import Annotated, Any
 
@@ -153,4 +152,4 @@ def _escape(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

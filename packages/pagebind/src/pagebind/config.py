@@ -1,9 +1,9 @@
 """Settings, each from the first rung of a ladder that has it, and each remembering where it came from.
 
-    argument  >  environment PAGEBIND_<NAME>  >  pagebind.toml or [tool.pagebind] of the nearest pyproject.toml  >  default
+    argument > environment PAGEBIND_<NAME> > pagebind.toml or [tool.pagebind] of the nearest pyproject.toml > default
 
-A file is looked for in the working directory and upwards; the first directory that has either ends the search, and
-pagebind.toml wins there. Nothing is read at import: `resolve` reads when it is called.
+A file is looked for in the working directory and upwards; the first directory that has either ends the search,
+and pagebind.toml wins there. Nothing is read at import: `resolve` reads when it is called.
 """
 
 from __future__ import annotations

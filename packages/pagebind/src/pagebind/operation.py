@@ -46,7 +46,8 @@ class Launch(Protocol):
     A launch trusts the dtypes, shapes, strides and devices of its tensors, and nothing that is in them.
     """
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Launch."""
 
     def warmup(self) -> None:
         """Compile every variant a later call of this plan can need."""
@@ -80,7 +81,7 @@ class Operation(Generic[SpecT, CallT]):
 
     def call_type(self, launch: object) -> CallT:
         """Type `launch` as this operation's call; nothing happens at run time."""
-        return cast(CallT, launch)
+        return cast("CallT", launch)
 
     def __repr__(self) -> str:
         return f"<operation {self.name}>"
@@ -236,4 +237,4 @@ def need_rows(
 
 def plain(value: torch.Tensor) -> list[Any]:
     """Return the values of a tensor as a list; waits for the device. Only `faults` functions use it."""
-    return cast("list[Any]", value.tolist())
+    return value.tolist()

@@ -26,7 +26,7 @@ IN_TREE = ("cpu", "cuda", "triton")
 
 @dataclass(frozen=True)
 class Candidate:
-    """One installed backend as seen from a device type. `reason` says why it is not usable; `chosen`, that auto takes it."""
+    """One installed backend as seen from a device type: `reason` it is not usable, or `chosen` where auto takes it."""
 
     name: str
     distribution: str

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-
 from pagebind.errors import InvalidArgument, did_you_mean
+
 from pagebind_bench.replay.traces import Request
 
 MINUTE_MS = 60_000.0
@@ -22,7 +22,7 @@ LOWEST = 8
 
 @dataclass(frozen=True)
 class Profile:
-    """What a kind of traffic looks like; lengths in tokens, `input` at p50, p90, p99, max and `output` at p50, p90, max."""
+    """A kind of traffic. Lengths are tokens: `input` at p50, p90, p99 and max, `output` at p50, p90 and max."""
 
     name: str
     input: tuple[int, int, int, int]
@@ -69,8 +69,8 @@ def generate(profile: str, count: int, seed: int, block: int | None = None) -> l
     elif block:
         raise InvalidArgument(f"--block-tokens is {block}, but profile {profile!r} has no block hashes; leave it out")
     order = np.argsort(arrivals, kind="stable")
-    start = float(arrivals[order[0]])
-    return [Request(float(arrivals[i]) - start, int(inputs[i]), int(outputs[i]), hashes[i]) for i in order]
+    first = float(arrivals[order[0]])
+    return [Request(float(arrivals[i]) - first, int(inputs[i]), int(outputs[i]), hashes[i]) for i in order]
 
 
 def _lengths(rng: np.random.Generator, at: list[float], points: list[int], count: int) -> np.ndarray:

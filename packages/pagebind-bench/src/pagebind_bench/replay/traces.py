@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import json
 import math
 import zlib
@@ -100,7 +99,7 @@ def block_tokens(requests: Sequence[Request], asked: int | None) -> tuple[int, s
     if not hashed:
         if asked is not None:
             raise InvalidArgument(
-                f"--block-tokens is {asked}, but no request has block hashes; leave it out, or replay a trace that has them"
+                f"--block-tokens is {asked}, but no request has block hashes: leave it out, or pass a trace with hashes"
             )
         return 0, "no request has block hashes"
     inferred = _inferred_block(request for _, request in hashed)
@@ -112,13 +111,13 @@ def block_tokens(requests: Sequence[Request], asked: int | None) -> tuple[int, s
             )
         return inferred, "inferred from the numbers of hashes"
     for number, request in hashed:
-        whole, count = divmod(request.input_tokens, asked)[0], len(request.hash_ids)
+        whole, count = request.input_tokens // asked, len(request.hash_ids)
         if not whole <= count <= whole + 1:
             advice = f"; {inferred} fits every request" if inferred else ""
             raise InvalidArgument(
-                f"--block-tokens is {asked}, but request {number} has {count} hashes for {request.input_tokens} tokens, "
-                f"where blocks of {asked} make {whole} whole ones{advice}: pass the block size of this trace, or 0 to "
-                "leave the hashes unused"
+                f"--block-tokens is {asked}, but request {number} has {count} hashes for {request.input_tokens} "
+                f"tokens, where blocks of {asked} make {whole} whole ones{advice}: pass the block size of this trace, "
+                "or 0 to leave the hashes unused"
             )
     return asked, "--block-tokens"
 
@@ -146,9 +145,11 @@ def _sizes(low: int, high: int) -> list[int]:
 
 def _open(path: Path) -> TextIO:
     try:
-        raw = path.open("rb")
-        magic = raw.read(len(GZIP_MAGIC))
-        raw.seek(0)
+        with path.open("rb") as raw:
+            magic = raw.read(len(GZIP_MAGIC))
+        if magic == GZIP_MAGIC:
+            return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+        return path.open(encoding="utf-8-sig", newline="")
     except FileNotFoundError as error:
         near = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         raise InvalidArgument(
@@ -157,16 +158,12 @@ def _open(path: Path) -> TextIO:
         ) from error
     except OSError as error:
         raise InvalidArgument(f"trace {path} cannot be read: {error.strerror}; {_what_exists()}") from error
-    binary = gzip.open(raw) if magic == GZIP_MAGIC else raw
-    return io.TextIOWrapper(binary, encoding="utf-8-sig", newline="")  # type: ignore[arg-type]
 
 
 def _rows(path: Path, stream: TextIO) -> Iterator[Request]:
     first = stream.readline()
-    while first and not first.strip():
-        first = stream.readline()
-    if not first:
-        raise InvalidArgument(f"trace {path} is empty; {_what_exists()}")
+    if not first.strip():
+        raise InvalidArgument(f"trace {path} is empty, or its first line is; {_what_exists()}")
     if first.lstrip().startswith("{"):
         yield from _json_rows(path, first, stream)
     else:
@@ -205,8 +202,8 @@ def _json_rows(path: Path, first: str, stream: TextIO) -> Iterator[Request]:
             missing = [name for name in MOONCAKE.required if name not in fields]
             if missing:
                 raise InvalidArgument(
-                    f"line {line} of trace {path} has no {', '.join(missing)}; it has {', '.join(fields) or 'nothing'}; "
-                    f"{_what_exists()}"
+                    f"line {line} of trace {path} has no {', '.join(missing)}; "
+                    f"it has {', '.join(fields) or 'nothing'}; {_what_exists()}"
                 )
             yield _request(path, line, MOONCAKE, fields)
         line, text = line + 1, stream.readline()

@@ -12,21 +12,30 @@ with k the lanes in the first line of the choice.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from pagebind.operation import (
+    Launch,
+    LaunchOptions,
     Operation,
+    Planner,
     need_at_most,
     need_count,
     need_index_dtypes,
     need_length,
     need_tables,
     need_tensor,
+    plain,
 )
-from pagebind.words import PageTables
+from pagebind.ops import stacks
+from pagebind.ops.bind import BindSpec, bindable
+from pagebind.ops.composed import Composed
+from pagebind.ops.lanes import add
+from pagebind.words import STARVED, PageTables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +94,33 @@ def features(spec: AllocSpec) -> frozenset[str]:
     return frozenset()
 
 
-def faults(*args, **kwargs):
-    return {}
+def faults(
+    spec: AllocSpec, tables: PageTables, *, ids: torch.Tensor, pages: torch.Tensor
+) -> Mapping[str, Sequence[int]]:
+    """Return what a call would count: the lanes that would starve, the virtual pages that are bound by hand."""
+    found = stacks.find(tables, ids.shape[0])
+    refused = ~bindable(found.virtual, found.physical, tables.v2p, tables.p2v)
+    return {
+        "starved": range(found.virtual.shape[0], ids.shape[0]),
+        "bad_bind": plain(found.virtual[refused]),
+    }
 
 
-def compose(spec, device, planners, options):
-    raise RuntimeError
+def compose(spec: AllocSpec, device: torch.device, planners: Mapping[str, Planner], options: LaunchOptions) -> Launch:
+    """Take pages off the stacks with torch, and bind them with the core operation."""
+    bind = planners["bind"](
+        BindSpec(max_items=spec.max_items, index_dtype=spec.index_dtype, id_dtype=spec.index_dtype), device, options
+    )
+
+    def run(tables: PageTables, *, ids: torch.Tensor, pages: torch.Tensor) -> None:
+        taken = stacks.take(tables, ids.shape[0], bind)
+        ids.copy_(taken.virtual)
+        pages.copy_(taken.physical)
+        if options.count:
+            tables.state[STARVED] += ids.shape[0] - taken.found
+            add(tables.state, bad_bind=taken.refused)
+
+    return Composed(run, bind)
 
 
 ALLOC: Operation[AllocSpec, Alloc] = Operation(

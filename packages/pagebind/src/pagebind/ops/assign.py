@@ -8,15 +8,19 @@ Ids are in the request table's own form: token ids or page ids. They are copied 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from pagebind.errors import InvalidArgument
 from pagebind.operation import (
     INT32_MAX,
+    Launch,
+    LaunchOptions,
     Operation,
+    Planner,
     need_at_most,
     need_count,
     need_index_dtypes,
@@ -25,6 +29,9 @@ from pagebind.operation import (
     need_state,
     need_tensor,
 )
+from pagebind.ops.composed import Composed
+from pagebind.ops.lanes import add, parts_of, rows_of, where
+from pagebind.ops.ragged import expand
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,12 +104,56 @@ def features(spec: AssignSpec) -> frozenset[str]:
     return frozenset()
 
 
-def faults(*args, **kwargs):
-    return {}
+class _Lanes(NamedTuple):
+    """The cells each lane copies."""
+
+    row: torch.Tensor  # [bs], int64; 0 for a bad row
+    begin: torch.Tensor  # [bs], int64; the lane's first id
+    cells: torch.Tensor  # [bs], int64; ids that have room in the row
+    bad_row: torch.Tensor  # [bs], bool
+    clipped: torch.Tensor  # [bs], bool
 
 
-def compose(spec, device, planners, options):
-    raise RuntimeError
+def _lanes_of(request_table: torch.Tensor, req_rows: torch.Tensor, ids: torch.Tensor, indptr: torch.Tensor) -> _Lanes:
+    row, bad = rows_of(request_table, req_rows)
+    begin, length, moved = parts_of(indptr, ids.shape[0])
+    cells = length.clamp(max=request_table.shape[1])
+    clipped = (moved | (cells < length)) & ~bad
+    return _Lanes(row, begin, cells.masked_fill(bad, 0), bad, clipped)
+
+
+def faults(
+    spec: AssignSpec,
+    request_table: torch.Tensor,
+    req_rows: torch.Tensor,
+    ids: torch.Tensor,
+    indptr: torch.Tensor,
+    *,
+    state: torch.Tensor | None = None,
+) -> Mapping[str, Sequence[int]]:
+    """Return what a call would count: lanes."""
+    lanes = _lanes_of(request_table, req_rows, ids, indptr)
+    return {"clipped": where(lanes.clipped), "bad_row": where(lanes.bad_row)}
+
+
+def compose(spec: AssignSpec, device: torch.device, planners: Mapping[str, Planner], options: LaunchOptions) -> Launch:
+    """Copy with torch; no core operation writes a request table."""
+
+    def run(
+        request_table: torch.Tensor,
+        req_rows: torch.Tensor,
+        ids: torch.Tensor,
+        indptr: torch.Tensor,
+        *,
+        state: torch.Tensor | None = None,
+    ) -> None:
+        lanes = _lanes_of(request_table, req_rows, ids, indptr)
+        lane, step = expand(lanes.cells)
+        request_table[lanes.row[lane], step] = ids[lanes.begin[lane] + step]
+        if options.count:
+            add(state, clipped=lanes.clipped, bad_row=lanes.bad_row)
+
+    return Composed(run)
 
 
 ASSIGN: Operation[AssignSpec, Assign] = Operation(

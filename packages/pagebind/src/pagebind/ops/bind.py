@@ -9,6 +9,7 @@ physical page at most one is served.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,7 +24,10 @@ from pagebind.operation import (
     need_page_table,
     need_state,
     need_tensor,
+    plain,
 )
+from pagebind.ops.ragged import first_of_each
+from pagebind.words import SINK, TOMBSTONE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +95,29 @@ def features(spec: BindSpec) -> frozenset[str]:
     return frozenset()
 
 
-def faults(*args, **kwargs):
-    return {}
+def faults(
+    spec: BindSpec,
+    virtual: torch.Tensor,
+    physical: torch.Tensor,
+    v2p: torch.Tensor,
+    p2v: torch.Tensor,
+    *,
+    state: torch.Tensor | None = None,
+) -> Mapping[str, Sequence[int]]:
+    """Return what a call would count: the virtual pages of the lanes that would be dropped."""
+    return {"bad_bind": plain(virtual[(virtual >= 0) & ~bindable(virtual, physical, v2p, p2v)])}
+
+
+def bindable(virtual: torch.Tensor, physical: torch.Tensor, v2p: torch.Tensor, p2v: torch.Tensor) -> torch.Tensor:
+    """Return which lanes may be bound, bool `[n]`: both pages free, and the lane the first that names either."""
+    v, p = virtual.long(), physical.long()
+    num_virtual, num_physical = v2p.shape[0] - 1, p2v.shape[0] - 1
+    outside = (v <= SINK) | (v >= num_virtual) | (p <= SINK) | (p >= num_physical)
+    v, p = v.masked_fill(outside, SINK), p.masked_fill(outside, SINK)
+    taken = (v2p.index_select(0, v) != TOMBSTONE) | (p2v.index_select(0, p) != TOMBSTONE) | outside
+    # Lanes that cannot be served meet at the sink, where they do not stand before others.
+    v, p = v.masked_fill_(taken, SINK), p.masked_fill_(taken, SINK)
+    return first_of_each(v, num_virtual) & first_of_each(p, num_physical) & ~taken
 
 
 BIND: Operation[BindSpec, Bind] = Operation(

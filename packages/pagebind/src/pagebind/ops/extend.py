@@ -6,12 +6,13 @@
     pages    [ held by the row    |  ][ new ][ new ][ new  ]      new pages: ceil((m + n) / ps) - ceil(m / ps)
                                     ^ the first tokens may fit the row's last page
 
-New pages are taken as alloc takes them, lane after lane and page after page: the g-th new page of the call is what lane g
-of an alloc would get. `slots[indptr[b] + j]` is the token entry of token m + j of lane b.
+New pages are taken as alloc takes them, lane after lane and page after page: the g-th new page of the call is what lane
+g of an alloc would get. `slots[indptr[b] + j]` is the token entry of token m + j of lane b.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,7 +21,10 @@ import torch
 from pagebind.errors import InvalidArgument
 from pagebind.operation import (
     INT32_MAX,
+    Launch,
+    LaunchOptions,
     Operation,
+    Planner,
     need_at_most,
     need_choice,
     need_count,
@@ -31,8 +35,16 @@ from pagebind.operation import (
     need_separate_rows,
     need_tables,
     need_tensor,
+    plain,
 )
-from pagebind.words import Form, PageTables
+from pagebind.ops import stacks
+from pagebind.ops.bind import BindSpec, bindable
+from pagebind.ops.composed import Composed
+from pagebind.ops.ids import past_table, scale_of
+from pagebind.ops.lanes import ExtendLanes, add, extend_lanes, where
+from pagebind.ops.ragged import begins, cell, expand, flat, quotient
+from pagebind.ops.read_table import table_tokens
+from pagebind.words import COUNT_MISMATCH, HOLE, SINK, STARVED, TOMBSTONE, Form, PageTables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +117,8 @@ class Extend(Protocol):
         gets the new token's id (form token), or, where a new page begins, the page's id (form page). Tokens that fall
         into the row's last page take the page that the request table names for token m - 1; where that cell is a
         hole, negative, or past the table they get slot 0, and with form token a hole is written (-1). A tombstone
-        there gives slot 0 and leaves the virtual id standing. A page that is not found is the sink: its tokens get the ids
-        and slots of page 0.
+        there gives slot 0 and leaves the virtual id standing. A page that is not found is the sink: its tokens get the
+        ids and slots of page 0.
 
         Counted in `tables.state`: `bad_row` lanes whose row is outside the request table (empty, nothing else
         counted); `clipped` lanes of the others whose prefix was negative or past the row, whose indptr was
@@ -151,7 +163,7 @@ def arguments(
 
 
 def bytes_moved(spec: ExtendSpec, *, lanes: int, items: int) -> int:
-    """Return the bytes to extend `lanes` rows by `items` tokens: a slot each, an id a token or page, a page's tables."""
+    """Return the bytes to extend `lanes` rows by `items` tokens: a slot each, an id a cell, a page's tables."""
     new_pages = -(-items // spec.page_size)
     ids = items if spec.form == "token" else new_pages
     per_lane = spec.row_dtype.itemsize + spec.length_dtype.itemsize + spec.indptr_dtype.itemsize
@@ -163,12 +175,114 @@ def features(spec: ExtendSpec) -> frozenset[str]:
     return frozenset({f"form={spec.form}"})
 
 
-def faults(*args, **kwargs):
-    return {}
+def _lanes_of(
+    spec: ExtendSpec,
+    request_table: torch.Tensor,
+    req_rows: torch.Tensor,
+    prefix_lens: torch.Tensor,
+    indptr: torch.Tensor,
+    slots: torch.Tensor,
+) -> ExtendLanes:
+    tokens = table_tokens(spec.form, spec.page_size, request_table)
+    return extend_lanes(
+        request_table,
+        req_rows,
+        prefix_lens,
+        indptr,
+        form=spec.form,
+        page_size=spec.page_size,
+        tokens=tokens,
+        capacity=slots.shape[0],
+    )
 
 
-def compose(spec, device, planners, options):
-    raise RuntimeError
+def faults(
+    spec: ExtendSpec,
+    request_table: torch.Tensor,
+    req_rows: torch.Tensor,
+    prefix_lens: torch.Tensor,
+    indptr: torch.Tensor,
+    tables: PageTables,
+    *,
+    slots: torch.Tensor,
+    pages: int | None = None,
+) -> Mapping[str, Sequence[int]]:
+    """Return what a call would count: lanes, the new pages by their number in the call, virtual pages."""
+    lanes = _lanes_of(spec, request_table, req_rows, prefix_lens, indptr, slots)
+    asked = int(lanes.new_pages.sum())
+    found = stacks.find(tables, asked)
+    refused = ~bindable(found.virtual, found.physical, tables.v2p, tables.p2v)
+    return {
+        "clipped": where(lanes.clipped),
+        "bad_row": where(lanes.bad_row),
+        "bad_id": plain(past_table(lanes.last, 1, tables.v2p)),
+        "starved": range(found.virtual.shape[0], asked),
+        "bad_bind": plain(found.virtual[refused]),
+        "count_mismatch": [asked] if pages is not None and pages != asked else [],
+    }
+
+
+def compose(spec: ExtendSpec, device: torch.device, planners: Mapping[str, Planner], options: LaunchOptions) -> Launch:
+    """Take pages off the stacks and write rows and slots with torch; bind with the core operation."""
+    ps = spec.page_size
+    scale = scale_of(spec.num_physical, spec.multiplier, ps)
+    bind = planners["bind"](
+        BindSpec(max_items=spec.num_virtual, index_dtype=spec.index_dtype, id_dtype=spec.index_dtype), device, options
+    )
+
+    def run(
+        request_table: torch.Tensor,
+        req_rows: torch.Tensor,
+        prefix_lens: torch.Tensor,
+        indptr: torch.Tensor,
+        tables: PageTables,
+        *,
+        slots: torch.Tensor,
+        pages: int | None = None,
+    ) -> None:
+        lanes = _lanes_of(spec, request_table, req_rows, prefix_lens, indptr, slots)
+        past = lanes.last >= tables.v2p.shape[0] - 1
+        last = lanes.last.masked_fill(past, HOLE)
+        last_page = tables.v2p.index_select(0, last.clamp(min=SINK)).masked_fill(last < 0, TOMBSTONE)
+        asked = int(lanes.new_pages.sum())
+        taken = stacks.take(tables, asked, bind)
+        if options.count:
+            add(tables.state, clipped=lanes.clipped, bad_row=lanes.bad_row, bad_id=past, bad_bind=taken.refused)
+            tables.state[STARVED] += asked - taken.found
+            tables.state[COUNT_MISMATCH] += int(pages is not None and pages != asked)
+
+        # Every page that new tokens lie in, lane after lane: the last one held, where they go on with it, and new ones.
+        touched = lanes.new_pages + lanes.goes_on
+        first = begins(touched)
+        went_on = first[lanes.goes_on]
+        fresh = torch.ones(int(touched.sum()), dtype=torch.bool, device=first.device)
+        fresh[went_on] = False
+        virtual, physical = torch.empty_like(fresh, dtype=torch.int64), torch.empty_like(fresh, dtype=torch.int64)
+        virtual[went_on], physical[went_on] = last[lanes.goes_on], last_page[lanes.goes_on].long()
+        virtual[fresh], physical[fresh] = taken.virtual.long(), taken.physical.long()
+
+        lane, step = expand(lanes.tokens)
+        token = lanes.prefix.index_select(0, lane).add_(step)
+        page = quotient(token, ps)
+        offset = token - page * ps
+        page += (first - quotient(lanes.prefix, ps)).index_select(0, lane)
+        entry = (physical * scale).index_select(0, page).add_(offset)
+        entry.masked_fill_((physical < 0).index_select(0, page), SINK)
+
+        unwritten, rest = expand(lanes.slots - lanes.tokens)
+        slots[(lanes.begin + lanes.tokens).index_select(0, unwritten).add_(rest)] = SINK
+        slots.scatter_(0, lanes.begin.index_select(0, lane).add_(step), entry.to(slots.dtype))
+        if spec.form == "token":
+            ids = (virtual * ps).index_select(0, page).add_(offset)
+            ids.masked_fill_((virtual < 0).index_select(0, page), HOLE)
+            at = cell(request_table, lanes.row, lanes.prefix).index_select(0, lane).add_(step)
+            flat(request_table).scatter_(0, at, ids.to(request_table.dtype))
+        else:
+            lane, step = expand(lanes.new_pages)
+            at = cell(request_table, lanes.row, lanes.held).index_select(0, lane).add_(step)
+            flat(request_table).scatter_(0, at, taken.virtual.to(request_table.dtype))
+
+    return Composed(run, bind)
 
 
 EXTEND: Operation[ExtendSpec, Extend] = Operation(

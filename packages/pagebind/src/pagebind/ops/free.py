@@ -9,21 +9,29 @@ Afterwards `top += served`, `holes += served`, `epoch += 1`; the watermark stays
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from pagebind.operation import (
+    Launch,
+    LaunchOptions,
     Operation,
+    Planner,
     need_at_most,
     need_count,
     need_index_dtypes,
     need_length,
     need_tables,
     need_tensor,
+    plain,
 )
-from pagebind.words import PageTables
+from pagebind.ops import stacks
+from pagebind.ops.composed import Composed
+from pagebind.ops.unbind import UnbindSpec, unbindable
+from pagebind.words import EPOCH, PageTables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +90,26 @@ def features(spec: FreeSpec) -> frozenset[str]:
     return frozenset()
 
 
-def faults(*args, **kwargs):
-    return {}
+def faults(
+    spec: FreeSpec, ids: torch.Tensor, tables: PageTables, *, freed: torch.Tensor
+) -> Mapping[str, Sequence[int]]:
+    """Return what a call would count, with the virtual pages."""
+    _, _, double_free, bad_free = unbindable(ids, tables.v2p, tables.p2v)
+    return {"double_free": plain(ids[double_free]), "bad_free": plain(ids[bad_free])}
 
 
-def compose(spec, device, planners, options):
-    raise RuntimeError
+def compose(spec: FreeSpec, device: torch.device, planners: Mapping[str, Planner], options: LaunchOptions) -> Launch:
+    """Unbind with the core operation, and push what it released with torch."""
+    unbind = planners["unbind"](
+        UnbindSpec(max_items=spec.max_items, index_dtype=spec.index_dtype, id_dtype=spec.id_dtype), device, options
+    )
+
+    def run(ids: torch.Tensor, tables: PageTables, *, freed: torch.Tensor) -> None:
+        unbind(ids, tables.v2p, tables.p2v, freed=freed, state=tables.state if options.count else None)
+        stacks.push(tables, ids, freed)
+        tables.state[EPOCH] += 1
+
+    return Composed(run, unbind)
 
 
 FREE: Operation[FreeSpec, Free] = Operation(

@@ -9,6 +9,7 @@ With `table` the same entries also go to `table[b]` at their absolute columns, a
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +18,10 @@ import torch
 from pagebind.errors import InvalidArgument
 from pagebind.operation import (
     INT32_MAX,
+    Launch,
+    LaunchOptions,
     Operation,
+    Planner,
     need_at_most,
     need_choice,
     need_count,
@@ -29,8 +33,14 @@ from pagebind.operation import (
     need_separate_rows,
     need_state,
     need_tensor,
+    plain,
 )
+from pagebind.ops.composed import Composed
+from pagebind.ops.ids import past_table, read_ids
+from pagebind.ops.lanes import StreamLanes, add, stream_lanes, where
+from pagebind.ops.ragged import expand
 from pagebind.ops.read_table import need_width_within, table_tokens
+from pagebind.ops.translate import TranslateSpec
 from pagebind.words import Form
 
 
@@ -166,12 +176,109 @@ def features(spec: ReadStreamSpec) -> frozenset[str]:
     return frozenset(asked | ({"windowed"} if spec.windowed else set()) | ({"table"} if spec.with_table else set()))
 
 
-def faults(*args, **kwargs):
-    return {}
+def faults(
+    spec: ReadStreamSpec,
+    request_table: torch.Tensor,
+    req_rows: torch.Tensor,
+    seq_lens: torch.Tensor,
+    v2p: torch.Tensor,
+    indptr: torch.Tensor,
+    *,
+    out: torch.Tensor,
+    starts: torch.Tensor | None = None,
+    table: torch.Tensor | None = None,
+    seq_len_delta: int = 0,
+    state: torch.Tensor | None = None,
+) -> Mapping[str, Sequence[int]]:
+    """Return what a call would count: lanes, and for bad_id the virtual pages."""
+    lanes = lanes_of(spec, request_table, req_rows, seq_lens, indptr, out, starts, table, seq_len_delta)
+    lane, step = expand(torch.maximum(lanes.streamed, lanes.tabled))
+    ids = read_ids(
+        spec.form, spec.granularity, spec.page_size, request_table, lanes.row[lane], lanes.first[lane] + step
+    )
+    return {
+        "clipped": where(lanes.clipped),
+        "bad_row": where(lanes.bad_row),
+        "bad_id": plain(past_table(ids, 1 if spec.granularity == "page" else spec.page_size, v2p)),
+    }
 
 
-def compose(spec, device, planners, options):
-    raise RuntimeError
+def lanes_of(
+    spec: ReadStreamSpec,
+    request_table: torch.Tensor,
+    req_rows: torch.Tensor,
+    seq_lens: torch.Tensor,
+    indptr: torch.Tensor,
+    out: torch.Tensor,
+    starts: torch.Tensor | None,
+    table: torch.Tensor | None,
+    seq_len_delta: int,
+) -> StreamLanes:
+    """Judge the lanes of a call."""
+    return stream_lanes(
+        request_table,
+        req_rows,
+        seq_lens,
+        starts,
+        seq_len_delta,
+        indptr,
+        tokens=table_tokens(spec.form, spec.page_size, request_table),
+        unit=spec.page_size if spec.granularity == "page" else 1,
+        capacity=out.shape[0],
+        width=None if table is None else table.shape[1],
+    )
+
+
+def compose(
+    spec: ReadStreamSpec, device: torch.device, planners: Mapping[str, Planner], options: LaunchOptions
+) -> Launch:
+    """Gather the ids with torch, and translate them with the core operation."""
+    widened = spec.form == "page" and spec.granularity == "token"
+    most = max(1, spec.max_items, spec.max_bs * spec.max_width if spec.with_table else 0)
+    translate = planners["translate"](
+        TranslateSpec(
+            max_items=most,
+            page_size=1 if spec.granularity == "page" else spec.page_size,
+            num_physical=spec.num_physical,
+            multiplier=spec.multiplier,
+            index_dtype=spec.index_dtype,
+            id_dtype=torch.int64 if widened else torch.int32,
+            out_dtype=spec.out_dtype,
+        ),
+        device,
+        options,
+    )
+
+    def run(
+        request_table: torch.Tensor,
+        req_rows: torch.Tensor,
+        seq_lens: torch.Tensor,
+        v2p: torch.Tensor,
+        indptr: torch.Tensor,
+        *,
+        out: torch.Tensor,
+        starts: torch.Tensor | None = None,
+        table: torch.Tensor | None = None,
+        seq_len_delta: int = 0,
+        state: torch.Tensor | None = None,
+    ) -> None:
+        state = state if options.count else None
+        lanes = lanes_of(spec, request_table, req_rows, seq_lens, indptr, out, starts, table, seq_len_delta)
+        add(state, clipped=lanes.clipped, bad_row=lanes.bad_row)
+        lane, step = expand(torch.maximum(lanes.streamed, lanes.tabled))
+        column = lanes.first[lane] + step
+        ids = read_ids(spec.form, spec.granularity, spec.page_size, request_table, lanes.row[lane], column)
+        entries = torch.empty_like(ids, dtype=spec.out_dtype)
+        # Parts that overlap can hold more items than one planned call takes.
+        for done in range(0, ids.shape[0], most):
+            translate(ids[done : done + most], v2p, out=entries[done : done + most], state=state)
+        streamed = step < lanes.streamed[lane]
+        out[(lanes.begin[lane] + step)[streamed]] = entries[streamed]
+        if table is not None:
+            tabled = step < lanes.tabled[lane]
+            table[lane[tabled], column[tabled]] = entries[tabled]
+
+    return Composed(run, translate)
 
 
 READ_STREAM: Operation[ReadStreamSpec, ReadStream] = Operation(

@@ -5,13 +5,14 @@
                                           columns outside                      -> untouched (prefix), 0 (sink)
 
 `n = seq_lens[b] + seq_len_delta`, clipped to `[0, min(width, request table's width)]` in tokens. With granularity token
-the extent is `[start, n)`. The page of column c is read from the request table at token `c * ps` (form token) or at page
-c (form page). Page entry = `v2p[v] * multiplier`, token entry = page entry * page_size + offset; 0 for a hole, a
+the extent is `[start, n)`. The page of column c is read from the request table at token `c * ps` (form token) or at
+page c (form page). Page entry = `v2p[v] * multiplier`, token entry = page entry * page_size + offset; 0 for a hole, a
 negative id, an id past the table or a tombstone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,7 +34,11 @@ from pagebind.operation import (
     need_separate_rows,
     need_state,
     need_tensor,
+    plain,
 )
+from pagebind.ops.ids import past_table, read_ids
+from pagebind.ops.lanes import TableLanes, table_lanes, where
+from pagebind.ops.ragged import expand
 from pagebind.words import Fill, Form
 
 
@@ -168,8 +173,45 @@ def features(spec: ReadTableSpec) -> frozenset[str]:
     return frozenset(asked | ({"windowed"} if spec.windowed else set()))
 
 
-def faults(*args, **kwargs):
-    return {}
+def faults(
+    spec: ReadTableSpec,
+    request_table: torch.Tensor,
+    req_rows: torch.Tensor,
+    seq_lens: torch.Tensor,
+    v2p: torch.Tensor,
+    *,
+    out: torch.Tensor,
+    starts: torch.Tensor | None = None,
+    seq_len_delta: int = 0,
+    state: torch.Tensor | None = None,
+) -> Mapping[str, Sequence[int]]:
+    """Return what a call would count: lanes, and for bad_id the virtual pages."""
+    lanes = lanes_of(spec, request_table, req_rows, seq_lens, out.shape[1], starts, seq_len_delta)
+    lane, step = expand(lanes.cells)
+    ids = read_ids(
+        spec.form, spec.granularity, spec.page_size, request_table, lanes.row[lane], lanes.first[lane] + step
+    )
+    unit = 1 if spec.granularity == "page" else spec.page_size
+    return {
+        "clipped": where(lanes.clipped),
+        "bad_row": where(lanes.bad_row),
+        "bad_id": plain(past_table(ids, unit, v2p)),
+    }
+
+
+def lanes_of(
+    spec: ReadTableSpec,
+    request_table: torch.Tensor,
+    req_rows: torch.Tensor,
+    seq_lens: torch.Tensor,
+    width: int,
+    starts: torch.Tensor | None,
+    seq_len_delta: int,
+) -> TableLanes:
+    """Judge the lanes of a call whose table has `width` columns."""
+    unit = spec.page_size if spec.granularity == "page" else 1
+    most = min(width * unit, table_tokens(spec.form, spec.page_size, request_table))
+    return table_lanes(request_table, req_rows, seq_lens, starts, seq_len_delta, most=most, unit=unit)
 
 
 READ_TABLE: Operation[ReadTableSpec, ReadTable] = Operation(

@@ -1,7 +1,7 @@
 """release: empty a row, when its request leaves. Pages of a shared prefix are skipped, all the others freed.
 
     lane b, row r:   tokens 0 ......... start - 1 | start ....... len - 1
-                     pages  [ shared ][ shared    ][ freed ][ freed ]      freed: pages [ceil(start / ps), ceil(len / ps))
+                     pages  [ shared ][ shared    ][ freed ][ freed ]   freed: pages [ceil(start / ps), ceil(len / ps))
                      request-table cells of tokens [0, len), or of their pages, become -1
 
 Pages are freed as free frees ids, lane after lane and page after page.
@@ -9,14 +9,16 @@ Pages are freed as free frees ids, lane after lane and page after page.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from pagebind.errors import InvalidArgument
-from pagebind.operation import Operation, need_length, need_tensor
+from pagebind.operation import Launch, LaunchOptions, Operation, Planner, need_length, need_tensor
 from pagebind.ops import truncate
+from pagebind.ops.composed import Composed
 from pagebind.words import PageTables
 
 
@@ -81,12 +83,40 @@ def features(spec: ReleaseSpec) -> frozenset[str]:
     return truncate.features(spec) | ({"shared"} if spec.shared else set())
 
 
-def faults(*args, **kwargs):
-    return {}
+def faults(
+    spec: ReleaseSpec,
+    request_table: torch.Tensor,
+    req_rows: torch.Tensor,
+    seq_lens: torch.Tensor,
+    tables: PageTables,
+    *,
+    freed: torch.Tensor,
+    starts: torch.Tensor | None = None,
+    pages: int | None = None,
+) -> Mapping[str, Sequence[int]]:
+    """Return what a call would count: lanes, and virtual pages."""
+    lanes = truncate.lanes_of(spec, request_table, req_rows, seq_lens, starts, freed, whole_row=True)
+    return truncate.cut_faults(spec, request_table, tables, lanes, pages)
 
 
-def compose(spec, device, planners, options):
-    raise RuntimeError
+def compose(spec: ReleaseSpec, device: torch.device, planners: Mapping[str, Planner], options: LaunchOptions) -> Launch:
+    """Unbind with the core operation; push what it released and empty the cells with torch."""
+    unbind = truncate.plan_unbind(spec, device, planners, options)
+
+    def run(
+        request_table: torch.Tensor,
+        req_rows: torch.Tensor,
+        seq_lens: torch.Tensor,
+        tables: PageTables,
+        *,
+        freed: torch.Tensor,
+        starts: torch.Tensor | None = None,
+        pages: int | None = None,
+    ) -> None:
+        lanes = truncate.lanes_of(spec, request_table, req_rows, seq_lens, starts, freed, whole_row=True)
+        truncate.give_back(spec, request_table, tables, lanes, unbind, options.count, freed, pages)
+
+    return Composed(run, unbind)
 
 
 RELEASE: Operation[ReleaseSpec, Release] = Operation(

@@ -9,6 +9,7 @@ A negative id, an id whose page is past the table, a tombstone and an id of anot
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,7 +26,9 @@ from pagebind.operation import (
     need_index_dtypes,
     need_page_table,
     need_state,
+    plain,
 )
+from pagebind.ops.ids import past_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +131,16 @@ def features(spec: TranslateSpec) -> frozenset[str]:
     return frozenset({"context_parallel"} if spec.ranks > 1 else ())
 
 
-def faults(*args, **kwargs):
-    return {}
+def faults(
+    spec: TranslateSpec,
+    ids: torch.Tensor,
+    v2p: torch.Tensor,
+    *,
+    out: torch.Tensor,
+    state: torch.Tensor | None = None,
+) -> Mapping[str, Sequence[int]]:
+    """Return what a call would count, with the virtual pages."""
+    return {"bad_id": plain(past_table(ids.reshape(-1), spec.page_size * spec.ranks, v2p))}
 
 
 TRANSLATE: Operation[TranslateSpec, Translate] = Operation(

@@ -9,6 +9,7 @@ Pages are freed as free frees ids, lane after lane and page after page.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,7 +17,10 @@ import torch
 
 from pagebind.operation import (
     INT32_MAX,
+    Launch,
+    LaunchOptions,
     Operation,
+    Planner,
     need_at_most,
     need_choice,
     need_count,
@@ -26,8 +30,16 @@ from pagebind.operation import (
     need_separate_rows,
     need_tables,
     need_tensor,
+    plain,
 )
-from pagebind.words import Form, PageTables
+from pagebind.ops import stacks
+from pagebind.ops.composed import Composed
+from pagebind.ops.ids import read_ids
+from pagebind.ops.lanes import CutLanes, add, cut_lanes, where
+from pagebind.ops.ragged import cell, expand, flat
+from pagebind.ops.read_table import table_tokens
+from pagebind.ops.unbind import UnbindSpec, unbindable
+from pagebind.words import COUNT_MISMATCH, HOLE, TOMBSTONE, Form, PageTables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,12 +137,125 @@ def features(spec: TruncateSpec) -> frozenset[str]:
     return frozenset({f"form={spec.form}"})
 
 
-def faults(*args, **kwargs):
-    return {}
+def lanes_of(
+    spec: TruncateSpec,
+    request_table: torch.Tensor,
+    req_rows: torch.Tensor,
+    seq_lens: torch.Tensor,
+    keep_lens: torch.Tensor | None,
+    freed: torch.Tensor,
+    *,
+    whole_row: bool,
+) -> CutLanes:
+    """Judge the lanes: pages from `keep_lens` on (None: from 0) are freed; cells from there on, or all, are emptied."""
+    tokens = table_tokens(spec.form, spec.page_size, request_table)
+    return cut_lanes(
+        request_table,
+        req_rows,
+        seq_lens,
+        keep_lens,
+        form=spec.form,
+        page_size=spec.page_size,
+        tokens=tokens,
+        capacity=freed.shape[0],
+        whole_row=whole_row,
+    )
 
 
-def compose(spec, device, planners, options):
-    raise RuntimeError
+def ids_to_free(spec: TruncateSpec, request_table: torch.Tensor, lanes: CutLanes) -> torch.Tensor:
+    """Return the virtual pages to free, id_dtype `[sum(fits)]`, holes negative, lane after lane."""
+    lane, step = expand(lanes.fits)
+    row, page = lanes.row.index_select(0, lane), lanes.first.index_select(0, lane).add_(step)
+    return read_ids(spec.form, "page", spec.page_size, request_table, row, page).to(spec.id_dtype)
+
+
+def faults(
+    spec: TruncateSpec,
+    request_table: torch.Tensor,
+    req_rows: torch.Tensor,
+    seq_lens: torch.Tensor,
+    keep_lens: torch.Tensor,
+    tables: PageTables,
+    *,
+    freed: torch.Tensor,
+    pages: int | None = None,
+) -> Mapping[str, Sequence[int]]:
+    """Return what a call would count: lanes, and virtual pages."""
+    lanes = lanes_of(spec, request_table, req_rows, seq_lens, keep_lens, freed, whole_row=False)
+    return cut_faults(spec, request_table, tables, lanes, pages)
+
+
+def cut_faults(
+    spec: TruncateSpec, request_table: torch.Tensor, tables: PageTables, lanes: CutLanes, pages: int | None
+) -> Mapping[str, Sequence[int]]:
+    """Return what a call with these lanes would count."""
+    ids = ids_to_free(spec, request_table, lanes)
+    _, _, double_free, bad_free = unbindable(ids, tables.v2p, tables.p2v)
+    asked = int(lanes.pages.sum())
+    return {
+        "clipped": where(lanes.clipped),
+        "bad_row": where(lanes.bad_row),
+        "double_free": plain(ids[double_free]),
+        "bad_free": plain(ids[bad_free]),
+        "count_mismatch": [asked] if pages is not None and pages != asked else [],
+    }
+
+
+def compose(
+    spec: TruncateSpec, device: torch.device, planners: Mapping[str, Planner], options: LaunchOptions
+) -> Launch:
+    """Unbind with the core operation; push what it released and empty the cells with torch."""
+    unbind = plan_unbind(spec, device, planners, options)
+
+    def run(
+        request_table: torch.Tensor,
+        req_rows: torch.Tensor,
+        seq_lens: torch.Tensor,
+        keep_lens: torch.Tensor,
+        tables: PageTables,
+        *,
+        freed: torch.Tensor,
+        pages: int | None = None,
+    ) -> None:
+        lanes = lanes_of(spec, request_table, req_rows, seq_lens, keep_lens, freed, whole_row=False)
+        give_back(spec, request_table, tables, lanes, unbind, options.count, freed, pages)
+
+    return Composed(run, unbind)
+
+
+def plan_unbind(
+    spec: TruncateSpec, device: torch.device, planners: Mapping[str, Planner], options: LaunchOptions
+) -> Launch:
+    """Plan the unbinding of the pages that a call frees."""
+    return planners["unbind"](
+        UnbindSpec(max_items=spec.max_pages, index_dtype=spec.index_dtype, id_dtype=spec.id_dtype), device, options
+    )
+
+
+def give_back(
+    spec: TruncateSpec,
+    request_table: torch.Tensor,
+    tables: PageTables,
+    lanes: CutLanes,
+    unbind: Launch,
+    count: bool,
+    freed: torch.Tensor,
+    pages: int | None,
+) -> None:
+    """Free the lanes' pages, empty their cells, and count."""
+    ids = ids_to_free(spec, request_table, lanes)
+    n = ids.shape[0]
+    if n:
+        unbind(ids, tables.v2p, tables.p2v, freed=freed[:n], state=tables.state if count else None)
+        stacks.push(tables, ids, freed[:n])
+    freed[n:] = TOMBSTONE
+    lane, step = expand(lanes.cells)
+    at = cell(request_table, lanes.row, lanes.clear).index_select(0, lane).add_(step)
+    flat(request_table).index_fill_(0, at, HOLE)
+    if count:
+        add(tables.state, clipped=lanes.clipped, bad_row=lanes.bad_row)
+        if pages is not None:
+            tables.state[COUNT_MISMATCH] += int(pages != int(lanes.pages.sum()))
 
 
 TRUNCATE: Operation[TruncateSpec, Truncate] = Operation(

@@ -9,6 +9,7 @@ Among lanes of one call that repeat an id exactly one is served and the others c
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,7 +24,10 @@ from pagebind.operation import (
     need_page_table,
     need_state,
     need_tensor,
+    plain,
 )
+from pagebind.ops.ragged import first_of_each
+from pagebind.words import SINK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +96,36 @@ def features(spec: UnbindSpec) -> frozenset[str]:
     return frozenset()
 
 
-def faults(*args, **kwargs):
-    return {}
+def faults(
+    spec: UnbindSpec,
+    ids: torch.Tensor,
+    v2p: torch.Tensor,
+    p2v: torch.Tensor,
+    *,
+    freed: torch.Tensor,
+    state: torch.Tensor | None = None,
+) -> Mapping[str, Sequence[int]]:
+    """Return what a call would count, with the virtual pages."""
+    _, _, double_free, bad_free = unbindable(ids, v2p, p2v)
+    return {"double_free": plain(ids[double_free]), "bad_free": plain(ids[bad_free])}
+
+
+def unbindable(
+    ids: torch.Tensor, v2p: torch.Tensor, p2v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return each lane's page, `v2p`'s dtype `[n]`, and the masks of the served, double and bad lanes, bool `[n]`.
+
+    Of lanes that repeat an id the first is served. A lane in none of the masks is a hole.
+    """
+    v = ids.long()
+    num_virtual, num_physical = v2p.shape[0] - 1, p2v.shape[0] - 1
+    inside = (v > SINK) & (v < num_virtual)
+    v = v.masked_fill(~inside, SINK)
+    page = v2p.index_select(0, v)
+    bound = inside & (page > SINK) & (page < num_physical)
+    served = bound & first_of_each(v.masked_fill(~bound, SINK), num_virtual)
+    double_free = (inside & (page < SINK)) | (bound & ~served)
+    return page, served, double_free, (ids >= 0) & ~served & ~double_free
 
 
 UNBIND: Operation[UnbindSpec, Unbind] = Operation(

@@ -152,7 +152,7 @@ class PagePool:
         return READ_TABLE.call_type(self._plan(READ_TABLE, spec))
 
     def warmup(self) -> None:
-        """Compile everything that calls of this pool can need; read tables planned over it have a warmup of their own."""
+        """Compile everything that calls of this pool can need; its read tables have a warmup of their own."""
         for planned in (self._alloc, self._free, self._extend, self._truncate, self._assign, *self._release.values()):
             planned.warmup()
 
@@ -232,7 +232,7 @@ class PagePool:
         self._counts.take(pages)
 
     def truncate(self, req_rows: torch.Tensor, seq_lens: torch.Tensor, keep_lens: torch.Tensor, *, pages: int) -> None:
-        """Cut rows to `keep_lens` tokens; `pages` is the number of pages that come back (inside a capture, at most)."""
+        """Cut rows to `keep_lens` tokens; `pages` is the count that comes back (inside a capture, at most)."""
         freed = self._pages[:pages]
         if capturing(self.device):
             self._truncate(self.requests.table, req_rows, seq_lens, keep_lens, self.tables, freed=freed)
@@ -260,7 +260,9 @@ class PagePool:
         CaptureError inside a capture.
         """
         if capturing(self.device):
-            raise CaptureError("release takes rows back on the host, which a replay does not; capture truncate to 0 instead")
+            raise CaptureError(
+                "release takes rows back on the host, which a replay does not; capture truncate to 0 instead"
+            )
         self.requests.need_open(rows)
         need_length("req_rows", req_rows, len(rows), "rows")
         self._release[starts is not None](
@@ -293,5 +295,5 @@ class PagePool:
         return audit_tables(self.tables, self._counts.live, self._counts.span)
 
     def digest(self) -> str:
-        """Return the SHA-256 of tables, stacks, positions and request table: equal on ranks that made the same calls."""
+        """Return the SHA-256 of all tables, stacks and positions: equal on ranks that made the same calls."""
         return digest_tables(self.tables, self.requests.table)

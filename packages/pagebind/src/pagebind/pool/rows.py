@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 
@@ -11,7 +11,8 @@ from pagebind.errors import InvalidArgument
 from pagebind.words import HOLE, Form
 
 
-class Row(NamedTuple):
+@dataclass(frozen=True)
+class Row:
     """A request's row: its index in the request table, and which owner of that row it is."""
 
     index: int

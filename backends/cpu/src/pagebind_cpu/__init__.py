@@ -1,0 +1,46 @@
+"""pagebind on the CPU: every operation in vectorised torch, no loop over rows, work by live cells alone."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from pagebind.backend import Backend
+
+from pagebind_cpu import bind, composed, read_stream, read_table, translate, unbind
+
+try:
+    __version__ = version("pagebind-cpu")
+except PackageNotFoundError:  # run from a source tree that is not installed
+    __version__ = "0+unknown"
+
+backend = Backend(
+    name="cpu",
+    version=__version__,
+    distribution="pagebind-cpu",
+    modes={"cpu": "cpu"},
+    planners={
+        "read_table": read_table.plan,
+        "bind": bind.plan,
+        "unbind": unbind.plan,
+        "translate": translate.plan,
+        "read_stream": read_stream.plan,
+        "alloc": composed.alloc,
+        "free": composed.free,
+        "extend": composed.extend,
+        "truncate": composed.truncate,
+        "assign": composed.assign,
+        "release": composed.release,
+    },
+    features=frozenset(
+        {
+            "context_parallel",
+            "fill=prefix",
+            "fill=sink",
+            "form=page",
+            "form=token",
+            "granularity=page",
+            "granularity=token",
+            "shared",
+            "table",
+            "windowed",
+        }
+    ),
+)

@@ -1,0 +1,117 @@
+"""Kernels on a GPU: compiled by NVRTC through CuPy, launched by the driver over torch's pointers and current stream.
+
+A launch packs its arguments into a buffer that the plan owns, and asks torch for the raw handle of its stream: no
+object is made on the way.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from importlib import import_module
+from typing import Any
+
+import torch
+from pagebind.errors import CaptureError
+
+from pagebind_cuda.launch import SOURCES, Variant, loaded
+
+
+def source_of(operation: str) -> str:
+    """Return an operation's `.cu` file with its headers in place: what NVRTC compiles, and caches by its text."""
+    seen: set[str] = set()
+
+    def expand(name: str) -> str:
+        seen.add(name)
+        lines = []
+        for number, line in enumerate((SOURCES / name).read_text(encoding="utf-8").splitlines(), start=1):
+            head, _, rest = line.partition('#include "')
+            header = rest.rstrip('"')
+            if head or not rest or header == "host.cuh":
+                lines.append(line)
+            elif header not in seen:
+                lines += [f'#line 1 "{header}"', expand(header), f'#line {number + 1} "{name}"']
+        return "\n".join(lines)
+
+    return f'#line 1 "{operation}.cu"\n' + expand(f"{operation}.cu") + "\n"
+
+
+def options_of(variant: Variant) -> tuple[str, ...]:
+    """Return the options that NVRTC gets for a variant; CuPy adds the architecture."""
+    macros = variant.definitions | variant.planned_definitions
+    # A suffix, because the largest of them do not fit an int.
+    return ("--std=c++17", *(f"-D{name}={value}LL" for name, value in macros.items()))
+
+
+class GpuKernel:
+    """One variant on one GPU."""
+
+    def __init__(self, variant: Variant, device: torch.device) -> None:
+        self._variant = variant
+        self._device = torch.cuda.current_device() if device.index is None else device.index
+        self._function = 0
+        self._lock = threading.Lock()  # of the argument buffer
+        self._threads: set[int] = set()  # host threads in which the device's context is known to be current
+        self._launch: Any = None
+        self._pack: Any = None
+        self._buffer: Any = None
+        self._pointers: Any = None
+        self._address = 0
+
+    def __call__(self, blocks: int, threads: int, *arguments: int) -> None:
+        """Launch on torch's current stream of the device."""
+        if self._pack is None:
+            self.warmup()
+            self._make_buffer(len(arguments))
+        if torch._C._cuda_getDevice() == self._device and threading.get_ident() in self._threads:
+            self._enqueue(blocks, threads, arguments)
+            return
+        with torch.cuda.device(self._device):
+            # torch leaves a new host thread without a context as long as it asks for the first device.
+            import_module("cupy").cuda.runtime.setDevice(self._device)
+            self._enqueue(blocks, threads, arguments)
+        self._threads.add(threading.get_ident())
+
+    def _enqueue(self, blocks: int, threads: int, arguments: tuple[int, ...]) -> None:
+        stream = torch._C._cuda_getCurrentRawStream(self._device)
+        with self._lock:
+            self._pack(self._buffer, 0, *arguments)
+            self._launch(self._function, blocks, 1, 1, threads, 1, 1, 0, stream, self._address, 0)
+
+    def warmup(self) -> None:
+        """Compile and load the variant, once in a process and device. Raises CaptureError inside a capture."""
+        if self._function:
+            return
+        key = (self._device, self._variant)
+        if key not in loaded:
+            with torch.cuda.device(self._device):
+                if torch.cuda.is_current_stream_capturing():
+                    raise CaptureError(
+                        f"{self._variant.operation} is not compiled yet and a CUDA graph is being captured; nothing "
+                        "was launched: call warmup() of the plan before the capture"
+                    )
+                loaded[key] = self._load()
+        self._function = loaded[key].kernel.ptr
+        self._launch = import_module("cupy").cuda.driver.launchKernel
+
+    def _load(self) -> Any:
+        cupy = import_module("cupy")
+        with cupy.cuda.Device(self._device):
+            cupy.cuda.runtime.setDevice(self._device)  # makes its context current: the module is loaded into it
+            module = cupy.RawModule(
+                code=source_of(self._variant.operation), options=options_of(self._variant), backend="nvrtc"
+            )
+            function = module.get_function(f"{self._variant.operation}_kernel")
+            function.compile()
+            return function
+
+    def _make_buffer(self, count: int) -> None:
+        with self._lock:
+            if self._pack is not None:
+                return
+            self._buffer = ctypes.create_string_buffer(8 * count)
+            first = ctypes.addressof(self._buffer)
+            self._pointers = (ctypes.c_void_p * count)(*(first + 8 * i for i in range(count)))
+            self._address = ctypes.addressof(self._pointers)
+            self._pack = struct.Struct(f"{count}q").pack_into

@@ -1,0 +1,75 @@
+"""Every variant compiles for sm_90 as on a machine with a GPU: by NVRTC through CuPy, or else by nvcc."""
+
+import shutil
+import subprocess
+from itertools import product
+
+import pytest
+from pagebind.ops import OPERATIONS
+from pagebind_cuda.gpu import options_of, source_of
+from pagebind_cuda.launch import PLANNED, Variant
+
+# What plans of an operation fix besides dtypes of one vector each, which only a load depends on.
+CHOICES = {
+    "read_table": ("form_token", "granularity_token", "fill_sink"),
+    "read_stream": ("form_token", "granularity_token"),
+    "extend": ("form_token",),
+    "truncate": ("form_token",),
+    "release": ("form_token",),
+}
+PAGE_SIZES = (1, 16, 3)
+
+
+def variants():
+    for operation in OPERATIONS:
+        choices = CHOICES.get(operation, ())
+        combinations = product((False, True), (False, True), *[(0, 1)] * len(choices))
+        for number, (index_wide, out_wide, *chosen) in enumerate(combinations):
+            vectors = {name: (number + i) % 2 for i, name in enumerate(PLANNED) if name.endswith("_wide")}
+            planned = {"page_size": PAGE_SIZES[number % 3], "ranks": 1 + number % 3} | vectors
+            planned |= dict(zip(choices, chosen, strict=True))
+            yield Variant(operation, index_wide, out_wide, tuple(planned.get(name, 0) for name in PLANNED))
+
+
+@pytest.fixture(scope="module")
+def compile_for_sm_90(tmp_path_factory):
+    missing = []
+    try:
+        from cupy.cuda import nvrtc
+
+        nvrtc.getVersion()
+    except (ImportError, RuntimeError, OSError) as error:
+        missing.append(f"NVRTC through CuPy ({str(error).splitlines()[0]})")
+    else:
+        return lambda *given: _by_nvrtc(nvrtc, *given)
+    if shutil.which("nvcc") is None:
+        missing.append("nvcc on PATH")
+        pytest.skip(f"needs one of: {'; '.join(missing)}")
+    folder = tmp_path_factory.mktemp("cubin")
+    return lambda *given: _by_nvcc(folder, *given)
+
+
+def _by_nvrtc(nvrtc, source, options):
+    program = nvrtc.createProgram(source, "kernel.cu", (), ())
+    try:
+        nvrtc.compileProgram(program, (*options, "-arch=sm_90"))
+    except nvrtc.NVRTCError:
+        pytest.fail(nvrtc.getProgramLog(program))
+    assert nvrtc.getProgramLog(program).strip("\0\n") == ""
+    return nvrtc.getCUBIN(program)
+
+
+def _by_nvcc(folder, source, options):
+    (folder / "kernel.cu").write_text(source)
+    command = ["nvcc", "-cubin", "-arch=sm_90", *options, str(folder / "kernel.cu"), "-o", str(folder / "kernel.cubin")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return (folder / "kernel.cubin").read_bytes()
+
+
+@pytest.mark.parametrize("operation", list(OPERATIONS))
+def test_every_variant_compiles_for_sm_90(compile_for_sm_90, operation):
+    for variant in variants():
+        if variant.operation == operation:
+            cubin = compile_for_sm_90(source_of(operation), options_of(variant))
+            assert f"{operation}_kernel".encode() in cubin

@@ -1,0 +1,266 @@
+"""extend: count the new pages of every lane, take them as alloc does, write ids and slots: three launches.
+
+    lanes    [ 1 | 0 | 2 ]      new pages of each lane, by one program
+    offsets  [ 3 | 0 | 1 | 1 ]  how many they are, then where each lane's pages begin
+    taken    [ a | c | d ]      virtual and physical pages, by alloc's kernel
+
+Tokens that fit the page at hand need no new one; the first kernel looks that page up, before any page is bound.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from pagebind.operation import LaunchOptions
+from pagebind.ops.extend import ExtendSpec
+from pagebind.ops.read_table import table_tokens
+from pagebind.words import PageTables
+
+from pagebind_triton.alloc import alloc_variant
+from pagebind_triton.guards import (
+    BAD_ID,
+    BAD_ROW,
+    CLIPPED,
+    COUNT_MISMATCH,
+    HOLE,
+    SINK,
+    TOMBSTONE,
+    count,
+    page_of,
+    pages_for,
+    share_of_rows,
+    within,
+    zero,
+    zeros,
+)
+from pagebind_triton.launch import PlannedLaunch, Variant, plan_grid
+from pagebind_triton.truncate import NO_COUNT
+
+
+@triton.jit
+def count_new_kernel(
+    request_table: tl.tensor,  # [num_rows, tokens or pages], int32
+    req_rows: tl.tensor,  # [bs], int32 or int64
+    prefix_lens: tl.tensor,  # [bs], int32 or int64; tokens
+    indptr: tl.tensor,  # [bs + 1], int32 or int64; tokens
+    v2p: tl.tensor,  # [num_virtual + 1], int32 or int64
+    offsets: tl.tensor,  # [>= 1 + bs], int64; pages; written
+    held: tl.tensor,  # [>= bs], int64; virtual page of token prefix - 1, or a hole; written
+    held_physical: tl.tensor,  # [>= bs], int64; its physical page, or a tombstone; written
+    state: tl.tensor,  # [32], int64
+    bs: tl.int64,
+    num_rows: tl.int64,
+    tokens: tl.int64,  # of a row of the request table
+    request_stride: tl.int64,
+    capacity: tl.int64,  # slots
+    num_virtual: tl.int64,
+    expected: tl.int64,  # the host's count of pages; negative where it has none
+    PAGE_SIZE: tl.constexpr,
+    TOKEN_FORM: tl.constexpr,
+    COUNT: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Count the new pages of every lane and sum them up; look up the page that its first tokens fall into."""
+    total = zero()
+    clipped = zeros(BLOCK)
+    bad_row = zeros(BLOCK)
+    bad_id = zeros(BLOCK)
+    for begin in range(0, bs, BLOCK):
+        lanes = begin + tl.arange(0, BLOCK).to(tl.int64)
+        listed = lanes < bs
+        row = tl.load(req_rows + lanes, mask=listed, other=HOLE).to(tl.int64)
+        good = (row >= 0) & (row < num_rows)
+        low_asked = tl.load(indptr + lanes, mask=listed, other=0).to(tl.int64)
+        high_asked = tl.load(indptr + lanes + 1, mask=listed, other=0).to(tl.int64)
+        low = within(low_asked, 0, capacity)
+        high = within(high_asked, 0, capacity)
+        prefix_asked = tl.load(prefix_lens + lanes, mask=listed, other=0).to(tl.int64)
+        prefix = within(prefix_asked, 0, tokens)
+        new = tl.where(good, within(high - low, 0, tokens - prefix), 0)
+        pages = pages_for(prefix + new, PAGE_SIZE) - pages_for(prefix, PAGE_SIZE)
+        ends = total + tl.cumsum(pages, 0)
+        tl.store(offsets + 1 + lanes, ends - pages, mask=listed)
+        total += tl.sum(pages, 0)
+
+        # The page at hand, before any page of this call is bound.
+        needs = (new > 0) & (prefix % PAGE_SIZE > 0)
+        unit: tl.constexpr = 1 if TOKEN_FORM else PAGE_SIZE
+        cell = (prefix - 1) // unit
+        page = tl.load(request_table + row * request_stride + cell, mask=needs, other=HOLE).to(tl.int64)
+        if TOKEN_FORM:
+            page = page_of(page, PAGE_SIZE)
+        known = (page >= 0) & (page < num_virtual)
+        physical = tl.load(v2p + page, mask=known, other=TOMBSTONE).to(tl.int64)
+        tl.store(held + lanes, tl.where(known, page, HOLE), mask=listed)
+        tl.store(held_physical + lanes, physical, mask=listed)
+        if COUNT:
+            cut = (low != low_asked) | (high != high_asked) | (prefix != prefix_asked) | (new != high - low)
+            clipped += (good & cut).to(tl.int64)
+            bad_row += (listed & ~good).to(tl.int64)
+            bad_id += (page >= num_virtual).to(tl.int64)
+    tl.store(offsets, total)
+    if COUNT:
+        count(state, CLIPPED, tl.sum(clipped, 0))
+        count(state, BAD_ROW, tl.sum(bad_row, 0))
+        count(state, BAD_ID, tl.sum(bad_id, 0))
+        count(state, COUNT_MISMATCH, ((expected >= 0) & (expected != total)).to(tl.int64))
+
+
+@triton.jit
+def write_new_kernel(
+    request_table: tl.tensor,  # [num_rows, tokens or pages], int32; written
+    req_rows: tl.tensor,  # [bs], int32 or int64
+    prefix_lens: tl.tensor,  # [bs], int32 or int64; tokens
+    indptr: tl.tensor,  # [bs + 1], int32 or int64; tokens
+    offsets: tl.tensor,  # [>= 1 + bs], int64; pages
+    held: tl.tensor,  # [>= bs], int64
+    held_physical: tl.tensor,  # [>= bs], int64
+    ids: tl.tensor,  # [room], int32 or int64; virtual pages taken
+    pages: tl.tensor,  # [room], as ids; their physical pages
+    slots: tl.tensor,  # [capacity], int32 or int64; written
+    bs: tl.int64,
+    num_rows: tl.int64,
+    tokens: tl.int64,
+    request_stride: tl.int64,
+    capacity: tl.int64,
+    room: tl.int64,
+    shared: tl.int64,  # programs to a lane
+    PAGE_SIZE: tl.constexpr,
+    MULTIPLIER: tl.constexpr,
+    TOKEN_FORM: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Write the new tokens' slots, and their ids or the new pages' ones."""
+    first_lane, part, step = share_of_rows(shared)
+    for lane in range(first_lane, bs, step):
+        row = tl.load(req_rows + lane).to(tl.int64)
+        good = (row >= 0) & (row < num_rows)
+        low = within(tl.load(indptr + lane), 0, capacity)
+        high = within(tl.load(indptr + lane + 1), 0, capacity)
+        prefix = within(tl.load(prefix_lens + lane), 0, tokens)
+        new = tl.where(good, within(high - low, 0, tokens - prefix), 0)
+        offset = tl.load(offsets + 1 + lane)
+        at_hand = tl.load(held + lane)
+        at_hand_physical = tl.load(held_physical + lane)
+        first_new = pages_for(prefix, PAGE_SIZE)
+        cells = request_table + row * request_stride
+        for begin in range(part * BLOCK, high - low, shared * BLOCK):
+            item = begin + tl.arange(0, BLOCK)
+            token = prefix + item
+            page = token // PAGE_SIZE
+            place = token % PAGE_SIZE
+            live = item < new
+            fresh = live & (page >= first_new)
+            taken = offset + (page - first_new)
+            # Past the room nothing was found: the sink.
+            v = tl.load(ids + taken, mask=fresh & (taken < room), other=SINK).to(tl.int64)
+            p = tl.load(pages + taken, mask=fresh & (taken < room), other=SINK).to(tl.int64)
+            v = tl.where(fresh, v, at_hand)
+            p = tl.where(fresh, p, at_hand_physical)
+            slot = tl.where(live & (p >= 0), p * MULTIPLIER * PAGE_SIZE + place, SINK)
+            tl.store(slots + low + item, slot.to(slots.dtype.element_ty), mask=item < high - low)
+            if TOKEN_FORM:
+                token_id = tl.where(v >= 0, v * PAGE_SIZE + place, HOLE).to(tl.int32)
+                tl.store(cells + token, token_id, mask=live)
+            else:
+                tl.store(cells + page, v.to(tl.int32), mask=fresh & (place == 0))
+
+
+def plan(spec: ExtendSpec, device: torch.device, options: LaunchOptions) -> PlannedLaunch:
+    """Plan an extension: three kernels, one variant each."""
+    grid = plan_grid(device, options)
+    offsets = torch.zeros(spec.max_bs + 1, dtype=torch.int64, device=device)
+    held, held_physical = torch.zeros(2, max(spec.max_bs, 1), dtype=torch.int64, device=device)
+    # More pages than virtual ids are never found, and a lane asks for no more pages than slots.
+    room = min(spec.num_virtual, spec.max_bs * spec.max_tokens)
+    ids, taken_pages = torch.zeros(2, max(room, 1), dtype=spec.index_dtype, device=device)
+    lanes = [torch.int32, spec.row_dtype, spec.length_dtype, spec.indptr_dtype]
+    token_form = spec.form == "token"
+    count_new = Variant(
+        count_new_kernel,
+        [*lanes, spec.index_dtype, torch.int64, torch.int64, torch.int64, torch.int64],
+        {"PAGE_SIZE": spec.page_size, "TOKEN_FORM": token_form, "COUNT": options.count, "BLOCK": grid.block},
+        device,
+    )
+    take = alloc_variant(spec.index_dtype, spec.index_dtype, device, grid.block, options.count, True)
+    write_new = Variant(
+        write_new_kernel,
+        [*lanes, torch.int64, torch.int64, torch.int64, spec.index_dtype, spec.index_dtype, spec.out_dtype],
+        {"PAGE_SIZE": spec.page_size, "MULTIPLIER": spec.multiplier, "TOKEN_FORM": token_form, "BLOCK": grid.block},
+        device,
+    )
+
+    def extend(
+        request_table: torch.Tensor,
+        req_rows: torch.Tensor,
+        prefix_lens: torch.Tensor,
+        indptr: torch.Tensor,
+        tables: PageTables,
+        *,
+        slots: torch.Tensor,
+        pages: int | None = None,
+    ) -> None:
+        v2p, p2v, virtual_stack, hole_stack, state = tables
+        bs = req_rows.shape[0]
+        num_rows, _ = request_table.shape
+        tokens = table_tokens(spec.form, spec.page_size, request_table)
+        stride = request_table.stride(0)
+        capacity = slots.shape[0]
+        num_virtual = v2p.shape[0] - 1
+        count_new(
+            1,
+            request_table,
+            req_rows,
+            prefix_lens,
+            indptr,
+            v2p,
+            offsets,
+            held,
+            held_physical,
+            state,
+            bs,
+            num_rows,
+            tokens,
+            stride,
+            capacity,
+            num_virtual,
+            NO_COUNT if pages is None else pages,
+        )
+        take(
+            grid.lanes(min(room, capacity)),
+            v2p,
+            p2v,
+            virtual_stack,
+            hole_stack,
+            state,
+            ids,
+            taken_pages,
+            offsets,
+            room,
+            num_virtual,
+            p2v.shape[0] - 1,
+        )
+        programs, shared = grid.rows(bs, capacity)
+        write_new(
+            programs,
+            request_table,
+            req_rows,
+            prefix_lens,
+            indptr,
+            offsets,
+            held,
+            held_physical,
+            ids,
+            taken_pages,
+            slots,
+            bs,
+            num_rows,
+            tokens,
+            stride,
+            capacity,
+            room,
+            shared,
+        )
+
+    return PlannedLaunch(extend, [count_new, take, write_new], device)

@@ -1,0 +1,98 @@
+"""What kernels are built from: the words as compile-time constants, guarded lengths and pages, counters, the ticket."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from pagebind import operation, words
+
+SINK = tl.constexpr(words.SINK)
+TOMBSTONE = tl.constexpr(words.TOMBSTONE)
+HOLE = tl.constexpr(words.HOLE)
+MAX_LENGTH = tl.constexpr(operation.MAX_LENGTH)
+
+VIRTUAL_TOP = tl.constexpr(words.VIRTUAL_TOP)
+HOLE_TOP = tl.constexpr(words.HOLE_TOP)
+WATERMARK = tl.constexpr(words.WATERMARK)
+EPOCH = tl.constexpr(words.EPOCH)
+CLIPPED = tl.constexpr(words.CLIPPED)
+BAD_ROW = tl.constexpr(words.BAD_ROW)
+BAD_ID = tl.constexpr(words.BAD_ID)
+DOUBLE_FREE = tl.constexpr(words.DOUBLE_FREE)
+BAD_FREE = tl.constexpr(words.BAD_FREE)
+BAD_BIND = tl.constexpr(words.BAD_BIND)
+STARVED = tl.constexpr(words.STARVED)
+COUNT_MISMATCH = tl.constexpr(words.COUNT_MISMATCH)
+TICKET = tl.constexpr(words.TICKET)
+SCRATCH = tl.constexpr(words.SCRATCH)
+
+
+@triton.jit
+def within(value: tl.tensor, low: tl.tensor, high: tl.tensor) -> tl.tensor:
+    """Return a value cut to [low, high], in 64 bits."""
+    return tl.minimum(tl.maximum(value.to(tl.int64), low), high)
+
+
+@triton.jit
+def any_length(length: tl.tensor) -> tl.tensor:
+    """Return a length or start cut so that no later sum overflows."""
+    return within(length, -MAX_LENGTH, MAX_LENGTH)
+
+
+@triton.jit
+def pages_for(tokens: tl.tensor, PAGE_SIZE: tl.constexpr) -> tl.tensor:
+    """Return how many pages hold the first `tokens` tokens of a row; tokens >= 0."""
+    return (tokens + (PAGE_SIZE - 1)) // PAGE_SIZE
+
+
+@triton.jit
+def page_of(token: tl.tensor, PAGE_SIZE: tl.constexpr) -> tl.tensor:
+    """Return the virtual page of a token id; a negative one is a hole, however the machine divides negatives."""
+    return tl.where(token < 0, HOLE, token // PAGE_SIZE)
+
+
+@triton.jit
+def share_of_rows(shared: tl.tensor) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Return a program's first row, its part among the `shared` programs of a row, and how many rows on the next is."""
+    program = tl.program_id(0)
+    shared = shared.to(tl.int32)
+    return (program // shared).to(tl.int64), (program % shared).to(tl.int64), tl.num_programs(0) // shared
+
+
+@triton.jit
+def zero() -> tl.tensor:
+    """Return a 0 that stays int64 through a loop."""
+    return tl.full((), 0, tl.int64)
+
+
+@triton.jit
+def zeros(BLOCK: tl.constexpr) -> tl.tensor:
+    """Return a counter for each lane of a block, int64; summed once, when the program is done."""
+    return tl.zeros((BLOCK,), tl.int64)
+
+
+@triton.jit
+def count(
+    state: tl.tensor,  # [32], int64
+    WORD: tl.constexpr,
+    faults: tl.tensor,
+) -> None:
+    """Add to a counter; a call without faults writes nothing."""
+    tl.atomic_add(state + WORD, faults, mask=faults > 0, sem="relaxed")
+
+
+@triton.jit
+def is_last(
+    state: tl.tensor,  # [32], int64
+    programs: tl.tensor,
+) -> tl.tensor:
+    """Return whether every other program of the launch has come here before; what they wrote is then visible.
+
+    Nobody waits. The last one has to put the ticket back to 0.
+    """
+    last = programs == 1
+    if programs > 1:
+        # All threads are done with what the ticket vouches for before one of them draws it.
+        tl.debug_barrier()
+        last = tl.atomic_add(state + TICKET, 1, sem="acq_rel") == programs - 1
+    return last

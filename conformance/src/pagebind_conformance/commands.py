@@ -1,0 +1,69 @@
+"""`pagebind conformance`: run the suite, check reports, render the matrix."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Run the conformance suite, check its reports, render their matrix.")
+
+Files = Annotated[list[Path] | None, typer.Argument(help="Reports, as written by --report.")]
+
+
+@app.command()
+def run(
+    backend: Annotated[str | None, typer.Option(help="Installed name, or module:attribute.")] = None,
+    device: Annotated[str | None, typer.Option(help="Device it is tested on.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the report here.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Commit the report names.")] = None,
+    examples: Annotated[int | None, typer.Option(help="Generated cases per spec.")] = None,
+) -> None:
+    """Run the suite on a backend; the exit code is pytest's."""
+    command = [sys.executable, "-m", "pytest", "-q", "--pyargs", "pagebind_conformance"]
+    options = {"--backend": backend, "--device": device, "--report": report, "--commit": commit, "--examples": examples}
+    for option, value in options.items():
+        command += [option, str(value)] if value is not None else []
+    raise typer.Exit(subprocess.run(command, check=False).returncode)
+
+
+@app.command()
+def check(files: Annotated[list[Path], typer.Argument(help="Reports, as written by --report.")]) -> None:
+    """Check that reports keep the schema, agree with themselves and are complete."""
+    from pagebind_conformance.report import read_complete
+
+    for path in files:
+        report = read_complete(path)
+        verdict = "success" if report["success"] else "no success"
+        typer.echo(f"{path}: {report['backend']['name']} ({report['mode']}), {len(report['cases'])} cases, {verdict}")
+
+
+@app.command()
+def matrix(
+    files: Files = None,
+    readme: Annotated[Path | None, typer.Option(help="Page with the markers of the matrix.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Fail if the page shows another matrix.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Replace the matrix in the page.")] = False,
+) -> None:
+    """Render reports as Markdown: to the terminal, or between the markers of a page."""
+    from pagebind_conformance.matrix import load, render, replaced, up_to_date
+    from pagebind_conformance.report import ReportError
+
+    rendered = render(load(files or []))
+    if not check and not write:
+        typer.echo(rendered, nl=False)
+        return
+    if readme is None or check == write:
+        raise ReportError("--check and --write need --readme FILE, and go one at a time")
+    try:
+        text = readme.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ReportError(f"{readme} cannot be read: {error.strerror}") from error
+    if write:
+        readme.write_text(replaced(text, rendered, str(readme)), encoding="utf-8")
+    elif not up_to_date(text, rendered, str(readme)):
+        typer.echo(f"{readme} shows another matrix than its reports; render it anew with --write", err=True)
+        raise typer.Exit(1)

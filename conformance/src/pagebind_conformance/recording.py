@@ -1,0 +1,184 @@
+"""The recorder: a pytest plugin that gathers every case of a run, and writes the report."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pagebind
+import pagebind_conformance
+from pagebind import Operation
+from pagebind_conformance import known, report, source
+from pagebind_conformance.subject import NOT_SUPPORTED, Subject
+
+SUITE = Path(__file__).parent / "suite"
+LONGEST_REASON = 2000
+
+
+class Recorder:
+    """Gathers the cases of one run."""
+
+    def __init__(self, config: pytest.Config, subject: Subject) -> None:
+        self.config = config
+        self.subject = subject
+        self.package = source.package_of(subject.backend, config.getoption("--backend"))
+        self.known = known.load(source.folder_of(self.package), subject.mode)
+        self.cases: dict[str, dict[str, Any]] = {}  # by node id, in the order collected
+        self.stale: list[str] = []
+        self.why_incomplete: str | None = None
+        self.started = time.time()
+
+    # ---- collecting ----
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Note every case of the suite; admitted failures become strict expectations."""
+        modules = set()
+        for item in items:
+            if item.path.parent != SUITE:
+                continue
+            case = describe(item)
+            modules.add(item.path.name)
+            self.cases[item.nodeid] = case
+            entry = self.known.get(case["id"])
+            if entry is not None:
+                item.add_marker(pytest.mark.xfail(reason=f"{entry.kind}: {entry.reason}", strict=True))
+        missing = {path.name for path in SUITE.glob("*.py")} - {"__init__.py"} - modules
+        if missing:
+            self.why_incomplete = f"of the suite's modules {', '.join(sorted(missing))} had no part in it"
+        listed = {case["id"] for case in self.cases.values()}
+        self.stale = sorted(set(self.known) - listed) if not missing and not self.why_incomplete else []
+
+    def pytest_deselected(self, items: list[pytest.Item]) -> None:
+        """A run with deselected cases is incomplete."""
+        if items:
+            self.why_incomplete = f"{len(items)} case(s) were deselected"
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A module that cannot be collected makes the run incomplete."""
+        if report.failed:
+            self.why_incomplete = f"{report.nodeid} could not be collected"
+
+    # ---- running ----
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note what became of a case: the worst of its three phases."""
+        case = self.cases.get(report.nodeid)
+        if case is None:
+            return
+        if report.passed:
+            if report.when == "call" and case["status"] is None:
+                case["status"] = "passed"
+        elif report.skipped:
+            reason = _skip_reason(report)
+            if hasattr(report, "wasxfail"):
+                case["status"], case["reason"] = "known-failure", report.wasxfail or "admitted"
+            elif reason.startswith(NOT_SUPPORTED):
+                case["status"], case["reason"] = "not-supported", reason[len(NOT_SUPPORTED) :]
+            else:
+                case["status"], case["reason"] = "skipped", reason or "no reason was given"
+        elif report.failed:
+            case["status"] = "failed" if report.when == "call" else "errored"
+            case["reason"] = _crash(report)[:LONGEST_REASON]
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Fail a run with stale known failures, and write the report that was asked for."""
+        if self.stale and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        unfinished = sum(case["status"] is None for case in self.cases.values())
+        if unfinished:
+            self.why_incomplete = f"{unfinished} of {len(self.cases)} cases did not run"
+        if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not self.why_incomplete:
+            self.why_incomplete = "the run was interrupted"
+        path = self.config.getoption("--report")
+        if path is not None and not self.config.getoption("collectonly"):
+            report.write(path, self.report())
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Say where the report is, and what it is worth."""
+        for case in self.stale:
+            terminalreporter.write_line(f"stale known failure: {case} is no case of the suite", red=True)
+        path = self.config.getoption("--report")
+        if path is not None and not self.config.getoption("collectonly"):
+            worth = f"incomplete: {self.why_incomplete}" if self.why_incomplete else "complete"
+            terminalreporter.write_line(f"conformance report: {path} ({worth})")
+
+    # ---- reporting ----
+
+    def report(self) -> report.Report:
+        """Return the report of the run as it stands; cases that did not run are left out, it is incomplete then."""
+        backend, device = self.subject.backend, self.subject.device
+        cases = [case for case in self.cases.values() if case["status"] is not None]
+        levels = report.levels_of(cases)
+        digest = source.digest(self.package)
+        if digest is None:
+            raise report.ReportError(f"the sources of {self.package} are not to be found; install it, then run again")
+        complete = self.why_incomplete is None
+        return {
+            "schema": report.SCHEMA_VERSION,
+            "suite": {"distribution": "pagebind-conformance", "version": pagebind_conformance.__version__},
+            "core": {"distribution": "pagebind", "version": pagebind.__version__},
+            "backend": {
+                "name": backend.name,
+                "distribution": backend.distribution,
+                "version": backend.version,
+                "package": self.package,
+                "features": sorted(backend.features),
+                "planners": sorted(backend.planners),
+            },
+            "source": digest,
+            "commit": self.config.getoption("--commit") or source.commit_here(),
+            "environment": source.environment(),
+            "device": {"type": device.type, "name": source.device_name(device)},
+            "mode": self.subject.mode,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
+            "duration_seconds": round(time.time() - self.started, 3),
+            "reproduce": self._reproduce(),
+            "success": report.successful(levels, self.stale, complete),
+            "levels": levels,
+            "cases": cases,
+            "stale_known_failures": self.stale,
+            "footer": {"complete": complete, "total": len(cases), "why_incomplete": self.why_incomplete},
+        }
+
+    def _reproduce(self) -> str:
+        variables = [f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(("PAGEBIND_", "TRITON_INTERPRET"))]
+        command = ["python", "-m", "pytest", "--pyargs", "pagebind_conformance"]
+        command += ["--backend", self.config.getoption("--backend") or self.subject.backend.name]
+        command += ["--device", self.subject.device.type]
+        if self.subject.examples is not None:
+            command += ["--examples", str(self.subject.examples)]
+        return shlex.join([*variables, *command])
+
+
+def describe(item: pytest.Item) -> dict[str, Any]:
+    """Return what the report says of a case before it ran: its id, the operation or group it is about, the level."""
+    module = getattr(item, "module", None)
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    about = parameters.get("operation") or getattr(module, "OPERATION", None)
+    named = isinstance(about, Operation)
+    group = getattr(module, "GROUP", None)
+    return {
+        "id": f"{item.path.name}::{item.nodeid.split('::', 1)[1]}",
+        "operation": group or (about.name if named else item.path.stem),
+        "level": about.level if named else getattr(module, "LEVEL", "core"),
+        "status": None,
+        "reason": "",
+        "composed": parameters.get("subject") == "composed",
+    }
+
+
+def _skip_reason(report: pytest.TestReport) -> str:
+    # A skip's long form is (file, line, "Skipped: reason").
+    told = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return told.removeprefix("Skipped: ")
+
+
+def _crash(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message if crash is not None else report.longrepr) or "it failed without a message"

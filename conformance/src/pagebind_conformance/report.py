@@ -1,0 +1,116 @@
+"""Reports: one JSON object per run, checked against its schema and against itself when written and when read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import jsonschema
+
+from pagebind.errors import PagebindError
+
+SCHEMA_VERSION = 1
+
+Status = Literal["passed", "failed", "errored", "skipped", "not-supported", "known-failure"]
+STATUSES: tuple[Status, ...] = ("passed", "failed", "errored", "skipped", "not-supported", "known-failure")
+LEVELS = ("core", "extended")
+
+Report = dict[str, Any]
+
+
+class ReportError(PagebindError):
+    """A file is no conformance report, or does not agree with itself."""
+
+
+def schema() -> dict[str, Any]:
+    """Return the published JSON Schema."""
+    loaded: dict[str, Any] = json.loads(files("pagebind_conformance").joinpath("report.schema.json").read_text("utf-8"))
+    return loaded
+
+
+def levels_of(cases: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Count the cases of each level by status, and judge the level.
+
+    `passed`: nothing failed, and what was skipped the machine could not show; `partial`: something is not supported or
+    a known failure; `failed`: something failed, or nothing passed.
+    """
+    counts: dict[str, Counter[str]] = {level: Counter() for level in LEVELS}
+    for case in cases:
+        counts[case["level"]][case["status"]] += 1
+    return {level: {"status": _judge(count), "total": count.total(), **_all(count)} for level, count in counts.items()}
+
+
+def successful(levels: Mapping[str, Mapping[str, Any]], stale: Sequence[str], complete: bool) -> bool:
+    """Return whether a run is a success: complete, core passed whole, nothing failed, no stale known failure."""
+    nothing_failed = all(levels[level]["failed"] == levels[level]["errored"] == 0 for level in LEVELS)
+    return complete and not stale and nothing_failed and levels["core"]["status"] == "passed"
+
+
+def write(path: Path, report: Report) -> None:
+    """Check a report and write it, whole or not at all."""
+    check(report, str(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        beside.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def read(path: Path) -> Report:
+    """Read a report, complete or not; raises ReportError for a file that is none or does not agree with itself."""
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ReportError(f"{path} cannot be read: {error.strerror}; name reports that exist") from error
+    except ValueError as error:
+        raise ReportError(f"{path} is not JSON: {error}; run the suite again with --report") from error
+    check(report, str(path))
+    checked: Report = report
+    return checked
+
+
+def read_complete(path: Path) -> Report:
+    """Read a report that has to be complete."""
+    report = read(path)
+    if not report["footer"]["complete"]:
+        why = report["footer"]["why_incomplete"]
+        raise ReportError(f"{path} is incomplete ({why}) and no evidence: run the whole suite with --report")
+    return report
+
+
+def check(report: Any, origin: str) -> None:
+    """Raise ReportError unless a report keeps the schema and its totals are those of its cases."""
+    error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema()).iter_errors(report))
+    if error is not None:
+        where = "/".join(map(str, error.absolute_path)) or "the report"
+        raise ReportError(f"{origin} is no conformance report of schema {SCHEMA_VERSION}: {where}: {error.message}")
+    cases, footer = report["cases"], report["footer"]
+    told, counted = report["levels"], levels_of(cases)
+    if told != counted:
+        raise ReportError(f"{origin} does not agree with itself: levels say {told}, its cases are {counted}")
+    if footer["total"] != len(cases):
+        raise ReportError(f"{origin} does not agree with itself: footer says {footer['total']} cases, {len(cases)} are there")
+    if len({case["id"] for case in cases}) != len(cases):
+        raise ReportError(f"{origin} does not agree with itself: a case stands there twice")
+    success = successful(counted, report["stale_known_failures"], footer["complete"])
+    if report["success"] != success:
+        raise ReportError(f"{origin} does not agree with itself: success is {report['success']}, its cases make it {success}")
+
+
+def _judge(count: Counter[str]) -> str:
+    if count["failed"] or count["errored"]:
+        return "failed"
+    if count["not-supported"] or count["known-failure"]:
+        return "partial"
+    return "passed" if count["passed"] else "failed"
+
+
+def _all(count: Counter[str]) -> dict[str, int]:
+    return {status: count[status] for status in STATUSES}

@@ -1,0 +1,55 @@
+"""Nothing compiles after `warmup()`, whatever a call's sizes, strides and alignments; in every mode that compiles."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from pagebind import Operation
+from pagebind.ops import OPERATIONS, READ_TABLE
+from pagebind_conformance import generate
+from pagebind_conformance.guarded import Layout
+from pagebind_conformance.subject import Subject
+from pagebind_conformance.suite.read_table import SPECS, identify
+from pagebind_conformance.trial.call import How, call
+from pagebind_conformance.trial.read_table import read_table_case
+from pagebind_conformance.trial.sample import sample, shifted
+
+GROUP = "compiling"
+
+
+@pytest.mark.parametrize("planned", [SPECS[0], SPECS[3], SPECS[4]], ids=identify)
+def test_case_13_no_batch_width_or_stride_compiles_after_the_warm_up(subject: Subject, planned: Any) -> None:
+    warm = subject.plan(READ_TABLE, planned)
+    warm.warmup()
+    rng = Random(1)
+    v2p, _ = generate.page_tables(rng, 60, 512, 50)
+    cells = 17 * planned.page_size
+    table = generate.request_table(rng, 17, cells, planned.page_size, planned.form, range(1, 60))
+    compiled = subject.backend.compile_count()
+    for bs in (1, 3, 16, 17):
+        for width in (1, 16, 17):
+            for gap in (16 - width % 16, 17 - width % 16):
+                layout = Layout(row_gap=gap, shift=gap % 2)
+                how = How(layouts={"out": layout, "request_table": Layout(row_gap=gap - 1), "seq_lens": layout})
+                lens = [rng.randint(0, 17) for _ in range(bs)]
+                starts = [0] * bs if planned.windowed else None
+                arguments, _ = read_table_case(
+                    subject.device, planned, table, list(range(bs)), lens, v2p, width, starts=starts, how=how
+                )
+                call(warm, READ_TABLE, arguments)
+    assert subject.backend.compile_count() == compiled
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=list(OPERATIONS))
+def test_case_13_no_call_compiles_after_the_warm_up(subject: Subject, operation: Operation[Any, Any]) -> None:
+    subject.need(operation)
+    warm = subject.plan(operation, sample(operation, subject.device)[0])
+    warm.warmup()
+    compiled = subject.backend.compile_count()
+    for bs in (1, 3, 5, 6):
+        for shift, gap in ((0, 8), (1, 0), (3, 1)):
+            call(warm, operation, shifted(sample(operation, subject.device, bs)[1], shift, gap))
+    assert subject.backend.compile_count() == compiled

@@ -1,0 +1,153 @@
+"""Sizes past 16 and 32 bits: batches over 65,535 lanes, a million columns, offsets over 2**31 elements."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+import torch
+
+from pagebind import ops
+from pagebind_conformance import generate
+from pagebind_conformance.guarded import POISON
+from pagebind_conformance.subject import Subject
+from pagebind_conformance.suite.extend import held_rows
+from pagebind_conformance.trial.alloc import alloc
+from pagebind_conformance.trial.assign import assign
+from pagebind_conformance.trial.bind import bind
+from pagebind_conformance.trial.extend import extend
+from pagebind_conformance.trial.free import free
+from pagebind_conformance.trial.read_stream import read_stream
+from pagebind_conformance.trial.read_table import read_table
+from pagebind_conformance.trial.release import release
+from pagebind_conformance.trial.translate import translate
+from pagebind_conformance.trial.truncate import truncate
+from pagebind_conformance.trial.unbind import unbind
+
+GROUP = "large"
+MANY = 65_600
+STRIDE = 1_048_576
+ROWS = 2_049
+
+many_lanes = pytest.mark.parametrize("fill", ["prefix", "sink"])
+
+
+@many_lanes
+def test_a_table_of_more_than_65535_lanes(subject: Subject, fill: str) -> None:
+    subject.need_mode("gpu", "cpu", what="a batch over 65,535")
+    rng = Random(1)
+    v2p, _ = generate.page_tables(rng, 400, 512, 390)
+    table = generate.request_table(rng, 1000, 4, 2, "token", range(1, 400))
+    spec = ops.ReadTableSpec(max_bs=MANY, max_width=2, page_size=2, num_physical=512, fill=fill)
+    rows = [rng.randrange(-1, 1001) for _ in range(MANY)]
+    lens = [rng.randrange(-1, 6) for _ in range(MANY)]
+    read_table(subject, spec, table, rows, lens, v2p, width=2, rows=MANY + 1)
+
+
+def test_a_stream_of_more_than_65535_lanes(subject: Subject) -> None:
+    subject.need_mode("gpu", "cpu", what="a batch over 65,535")
+    rng = Random(2)
+    v2p, _ = generate.page_tables(rng, 400, 512, 390)
+    table = generate.request_table(rng, 1000, 2, 1, "page", range(1, 400))
+    spec = ops.ReadStreamSpec(max_bs=MANY, max_items=2 * MANY, page_size=1, num_physical=512, form="page")
+    lens = [rng.randrange(3) for _ in range(MANY)]
+    indptr = generate.offsets(rng, lens, torch.int32)
+    rows = [rng.randrange(1000) for _ in range(MANY)]
+    read_stream(subject, spec, table, rows, lens, v2p, indptr, capacity=indptr[-1])
+
+
+def test_more_than_65535_ids_are_bound_translated_and_unbound(subject: Subject) -> None:
+    subject.need_mode("gpu", "cpu", what="a batch over 65,535")
+    rng = Random(3)
+    num = MANY + 7
+    virtual, physical = rng.sample(range(1, num), MANY), rng.sample(range(1, num), MANY)
+    v2p, p2v = bind(subject, ops.BindSpec(max_items=MANY), virtual, physical, [0, *[-1] * num], [0, *[-1] * num])
+    spec = ops.TranslateSpec(max_items=MANY, page_size=3, num_physical=num)
+    translate(subject, spec, [rng.randrange(-1, 3 * num + 9) for _ in range(MANY)], v2p)
+    rng.shuffle(virtual)
+    unbind(subject, ops.UnbindSpec(max_items=MANY), virtual, v2p, p2v)
+
+
+def test_more_than_65535_pages_are_taken_and_given_back(subject: Subject) -> None:
+    subject.need_mode("gpu", "cpu", what="a batch over 65,535")
+    rng = Random(4)
+    pool = generate.sub_pool(rng, MANY + 100, MANY + 50, 20, 500)
+    pool, ids, _ = alloc(subject, ops.AllocSpec(max_items=MANY), pool, MANY)
+    ids = [v for v in ids if v]
+    rng.shuffle(ids)
+    pool, _ = free(subject, ops.FreeSpec(max_items=MANY), pool, [*ids[:60_000], -1, 0, ids[3], ids[4]])
+    free(subject, ops.FreeSpec(max_items=MANY), pool, ids[60_000:])
+
+
+def test_more_than_65535_rows_are_extended_cut_assigned_and_emptied(subject: Subject) -> None:
+    subject.need_mode("gpu", "cpu", what="a batch over 65,535")
+    rng = Random(5)
+    num = 2 * MANY + 1000
+    pool = generate.sub_pool(rng, num, num, MANY + 5, 300)
+    order = rng.sample(range(MANY), MANY)
+    lens = [1] * MANY
+    rows = held_rows(rng, pool, lens, 3, 1, "page")
+    sizes = [rng.randrange(3) for _ in range(MANY)]
+    indptr = generate.offsets(rng, sizes, torch.int32)
+    spec = ops.ExtendSpec(
+        max_bs=MANY, max_tokens=2 * MANY, page_size=1, num_virtual=num, num_physical=num, form="page"
+    )
+    rows, pool, _ = extend(subject, spec, rows, order, lens, indptr, pool, capacity=indptr[-1])
+    grown = [1 + n for n in sizes]
+    cut = ops.TruncateSpec(max_bs=MANY, max_pages=2 * MANY, page_size=1, form="page")
+    rows, pool, _ = truncate(subject, cut, rows, order, grown, [2] * MANY, pool, capacity=MANY)
+    ids = [rng.randrange(1, num) for _ in range(MANY)]
+    assign(
+        subject, ops.AssignSpec(max_bs=MANY, max_items=MANY), rows, order, ids, generate.offsets(rng, lens, torch.int32)
+    )
+    spec_out = ops.ReleaseSpec(max_bs=MANY, max_pages=2 * MANY, page_size=1, form="page")
+    release(subject, spec_out, rows, order, [min(n, 2) for n in grown], pool, capacity=2 * MANY)
+
+
+@pytest.mark.parametrize("form", ["token", "page"])
+def test_a_table_a_million_columns_wide(subject: Subject, form: str) -> None:
+    subject.need_mode("gpu", "cpu", what="a million columns")
+    bs, num, device = 3, 5000, subject.device
+    random = torch.Generator().manual_seed(7)
+    v2p = torch.full((num + 1,), -1, dtype=torch.int32)
+    v2p[1:num] = (torch.randperm(num - 1, generator=random) + 1).int()
+    v2p[0] = 0
+    table = torch.randint(0, num, (bs, STRIDE), generator=random, dtype=torch.int32)
+    lens = torch.tensor([STRIDE, 1, STRIDE - 1], dtype=torch.int32)
+    expected = v2p[table.long()]
+    for b in range(bs):
+        expected[b, int(lens[b]) :] = POISON[torch.int32]
+    out = torch.full((bs, STRIDE), POISON[torch.int32], dtype=torch.int32, device=device)
+    spec = ops.ReadTableSpec(max_bs=4, max_width=STRIDE, page_size=1, num_physical=num, form=form)
+    rows = torch.arange(bs, dtype=torch.int32, device=device)
+    subject.plan(ops.READ_TABLE, spec)(table.to(device), rows, lens.to(device), v2p.to(device), out=out)
+    assert torch.equal(out.cpu(), expected)
+
+
+def test_case_10_rows_beyond_2_to_31_elements_land_where_they_belong(subject: Subject) -> None:
+    subject.need_mode("gpu", "cpu", what="two buffers of 8.6 GB, on the CPU untouched but for a few cells,")
+    device = subject.device
+    try:
+        source, target = (torch.empty(ROWS * STRIDE, dtype=torch.int32, device=device) for _ in range(2))
+    except RuntimeError as error:  # torch's out-of-memory errors are RuntimeErrors
+        pytest.skip(f"two buffers of 8.6 GB are needed: {str(error).splitlines()[0]}")
+    table, shown = (buffer.as_strided((ROWS, 8), (STRIDE, 1)) for buffer in (source, target))
+    ids = (torch.arange(ROWS * 8, device=device, dtype=torch.int32) * 7 % 500).view(ROWS, 8)
+    table.copy_(ids)
+    shown.fill_(POISON[torch.int32])
+    v2p = torch.full((501,), -1, dtype=torch.int32, device=device)
+    v2p[1:500] = torch.arange(499, 0, -1, dtype=torch.int32, device=device)
+    v2p[0] = 0
+    rows = torch.arange(ROWS - 1, -1, -1, dtype=torch.int32, device=device)
+    lens = torch.full((ROWS,), 5, dtype=torch.int32, device=device)
+    spec = ops.ReadTableSpec(max_bs=ROWS, max_width=8, page_size=1, num_physical=501)
+    subject.plan(ops.READ_TABLE, spec)(table, rows, lens, v2p, out=shown)
+    expected = torch.full((ROWS, 8), POISON[torch.int32], dtype=torch.int32, device=device)
+    expected[:, :5] = v2p[ids.flip(0)[:, :5].long()]
+    assert torch.equal(shown, expected)
+
+    shown.fill_(POISON[torch.int32])
+    translated = ops.TranslateSpec(max_items=ROWS * 8, page_size=1, num_physical=501)
+    subject.plan(ops.TRANSLATE, translated)(table, v2p, out=shown)
+    assert torch.equal(shown, v2p[ids.long()])
+    assert torch.equal(table, ids)

@@ -1,0 +1,209 @@
+"""What all trials share: tensors placed between guard bands, one call, and the comparison of everything after it."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from pagebind import LaunchOptions, Operation
+from pagebind.errors import PagebindError
+from pagebind.ops import OPERATIONS
+from pagebind.words import (
+    COUNTERS,
+    EPOCH,
+    HOLE_TOP,
+    STATE_WORDS,
+    TICKET,
+    VIRTUAL_TOP,
+    WATERMARK,
+    PageTables,
+)
+from pagebind_conformance.guarded import POISON, Guarded, Layout, Unspecified
+from pagebind_conformance.oracle import SubPool
+from pagebind_conformance.subject import Subject
+
+
+@dataclass(frozen=True)
+class How:
+    """How a trial is made: `layouts` by argument name, and what the plan is made with.
+
+    `counted` False passes no state block where one is optional.
+    """
+
+    layouts: Mapping[str, Layout] | None = None
+    checks: str = "count"
+    options: LaunchOptions | None = None
+    counted: bool = True
+
+    def layout(self, name: str) -> Layout:
+        """Return the layout of one argument."""
+        return (self.layouts or {}).get(name, Layout())
+
+
+USUAL = How()
+
+
+def state_words(pool: SubPool | None = None) -> list[int]:
+    """Return a state block before a call: its counters are not 0, so that adding shows, and its spare words are poison."""
+    words = [POISON[torch.int64]] * TICKET + [0] * (STATE_WORDS - TICKET)
+    for i, word in enumerate(COUNTERS.values()):
+        words[word] = 1000 * (i + 1)
+    positions = (pool.virtual_top, pool.hole_top, pool.watermark, pool.epoch) if pool else (0, 0, 0, 0)
+    for word, value in zip((VIRTUAL_TOP, HOLE_TOP, WATERMARK, EPOCH), positions, strict=True):
+        words[word] = value
+    return words
+
+
+def counted(words: Sequence[int], counters: Mapping[str, int], pool: SubPool | None = None) -> list[int]:
+    """Return the state block after a call that counted `counters` and left the positions of `pool`."""
+    after = list(words)
+    for name, count in counters.items():
+        after[COUNTERS[name]] += count
+    if pool is not None:
+        after[VIRTUAL_TOP], after[HOLE_TOP] = pool.virtual_top, pool.hole_top
+        after[WATERMARK], after[EPOCH] = pool.watermark, pool.epoch
+    return after
+
+
+class GuardedPool:
+    """The tensors of a sub-pool, each between guard bands."""
+
+    def __init__(self, pool: SubPool, dtype: torch.dtype, device: torch.device, how: How = USUAL) -> None:
+        def place(name: str) -> Guarded:
+            return Guarded(getattr(pool, name), dtype, device, how.layout(name))
+
+        self.parts = {name: place(name) for name in ("v2p", "p2v", "virtual_stack", "hole_stack")}
+        self.words = state_words(pool)
+        self.parts["state"] = Guarded(self.words, torch.int64, device, how.layout("state"))
+
+    @property
+    def tables(self) -> PageTables:
+        """The tensors as operations take them."""
+        return PageTables(**{name: part.view for name, part in self.parts.items()})
+
+    def again(self, place: Callable[[Guarded], Guarded]) -> GuardedPool:
+        """Return the same sub-pool with each of its tensors placed anew."""
+        other = copy(self)
+        other.parts = {name: place(part) for name, part in self.parts.items()}
+        return other
+
+    def expected(
+        self, before: SubPool, after: SubPool, counters: Mapping[str, int], repeats: bool = False
+    ) -> dict[str, Any]:
+        """Return what each tensor must hold after a call.
+
+        Cells of a stack at or above its top mean nothing once something was pushed; where ids repeat in the call, those
+        pushed may stand in any order.
+        """
+        wanted: dict[str, Any] = {
+            "v2p": after.v2p,
+            "p2v": after.p2v,
+            "virtual_stack": after.virtual_stack,
+            "hole_stack": after.hole_stack,
+            "state": counted(self.words, counters, after),
+        }
+        for name, old, new in (
+            ("virtual_stack", before.virtual_top, after.virtual_top),
+            ("hole_stack", before.hole_top, after.hole_top),
+        ):
+            if new > old or repeats:
+                wanted[name] = Unspecified(_stack(getattr(after, name), min(old, new), new, repeats))
+        self.words = wanted["state"]
+        return wanted
+
+
+def hold(
+    subject: Subject,
+    operation: Operation[Any, Any],
+    spec: Any,
+    arguments: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    how: How = USUAL,
+) -> None:
+    """Plan, call, and compare every tensor of the call with what it must hold; one that is not expected has not changed.
+
+    A call that raises must have changed nothing at all.
+    """
+    planned = subject.plan(operation, spec, how.checks, how.options)
+    try:
+        call(planned, operation, arguments)
+    except PagebindError:
+        compare(arguments)
+        raise
+    compare(arguments, expected)
+
+
+def call(planned: Callable[..., None], operation: Operation[Any, Any], arguments: Mapping[str, Any]) -> None:
+    """Call with the tensors of `arguments`, each in the manner its operation takes it."""
+    in_order, by_name = _manner(operation.name)
+    given = {name: _plain(value) for name, value in arguments.items()}
+    planned(*(given[name] for name in in_order), **{name: given[name] for name in by_name if name in given})
+
+
+def compare(arguments: Mapping[str, Any], expected: Mapping[str, Any] | None = None) -> None:
+    """Fail unless every tensor of `arguments` holds what is expected, and nothing else has changed."""
+    expected = expected or {}
+    for name, value in arguments.items():
+        parts = value.parts if isinstance(value, GuardedPool) else {name: value}
+        for part, tensor in parts.items():
+            if isinstance(tensor, Guarded):
+                tensor.verify(part, expected.get(part))
+
+
+def shape_of(rows: Sequence[Sequence[int]], width: int | None = None) -> tuple[int, int]:
+    """Return the shape of nested lists."""
+    return len(rows), len(rows[0]) if rows else width or 0
+
+
+def released(exact: Sequence[int], ids: Sequence[int]) -> Any:
+    """Return what `freed` must hold: exactly that, or where ids repeat, each page in one of the lanes of its id."""
+    if not repeating(ids):
+        return list(exact)
+
+    def check(got: list[int]) -> str | None:
+        for v in set(ids):
+            lanes = [i for i, other in enumerate(ids) if other == v]
+            if sorted(got[i] for i in lanes) != sorted(exact[i] for i in lanes):
+                return f"lanes {lanes} free id {v} and give {[got[i] for i in lanes]}, not {[exact[i] for i in lanes]}"
+        if got[len(ids) :] != list(exact[len(ids) :]):
+            return f"past the {len(ids)} pages it holds {got[len(ids) :]}"
+        return None
+
+    return Unspecified(check)
+
+
+def repeating(ids: Sequence[int]) -> bool:
+    """Return whether an id, other than holes, stands in more than one lane."""
+    real = [v for v in ids if v >= 0]
+    return len(set(real)) < len(real)
+
+
+def _stack(exact: list[int], old: int, new: int, any_order: bool) -> Callable[[list[int]], str | None]:
+    def check(got: list[int]) -> str | None:
+        if got[:old] != exact[:old]:
+            return f"below the old top {old} it holds {got[:old]}, expected {exact[:old]}"
+        pushed, wanted = got[old:new], exact[old:new]
+        same = Counter(pushed) == Counter(wanted) if any_order else pushed == wanted
+        return None if same else f"above the old top {old} it holds {pushed}, expected {wanted}"
+
+    return check
+
+
+@lru_cache
+def _manner(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    parameters = list(inspect.signature(OPERATIONS[name].arguments).parameters.values())[2:]
+    in_order = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+    return in_order, tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, GuardedPool):
+        return value.tables
+    return value.view if isinstance(value, Guarded) else value

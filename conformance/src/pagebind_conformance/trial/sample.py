@@ -1,0 +1,226 @@
+"""A plain call of every operation, for tests that hold a contract of them all: valid inputs, a live batch, no faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import torch
+
+from pagebind import Operation, ops
+from pagebind_conformance import generate
+from pagebind_conformance.guarded import Guarded, Layout
+from pagebind_conformance.trial.call import GuardedPool, state_words
+
+PAGE_SIZE = 4
+ROWS, CELLS = 6, 24
+NUM = 64
+LIMITS = {"max_bs": 16, "page_size": PAGE_SIZE}
+
+Call = dict[str, Any]
+
+
+def sample(operation: Operation[Any, Any], device: torch.device, bs: int = 5) -> tuple[Any, Call]:
+    """Return a spec and the arguments, between guard bands, of a call on `bs` lanes; at most 6."""
+    return SAMPLES[operation.name](device, bs)
+
+
+def _cells(device: torch.device, *values: Any) -> Guarded:
+    return Guarded(list(values), torch.int32, device)
+
+
+def _state(device: torch.device) -> Guarded:
+    return Guarded(state_words(), torch.int64, device)
+
+
+def _batch(device: torch.device, bs: int, form: str = "token") -> tuple[Call, GuardedPool]:
+    """Return a request table whose rows hold 3 live pages each, its batch, and the sub-pool they lie in."""
+    rng = Random(11)
+    pool = generate.sub_pool(rng, NUM, NUM, 3 * ROWS, 20)
+    live = [v for v in range(1, NUM) if pool.v2p[v] > 0]
+    width = CELLS // PAGE_SIZE
+    rows = [generate.spread(live[3 * r : 3 * r + 3] + [-1] * (width - 3), PAGE_SIZE, form) for r in range(ROWS)]
+    batch = {
+        "request_table": Guarded(rows, torch.int32, device),
+        "req_rows": Guarded([(5 * b + 2) % ROWS for b in range(bs)], torch.int32, device),
+    }
+    return batch, GuardedPool(pool, torch.int32, device)
+
+
+def _lens(bs: int) -> list[int]:
+    return [12 - b for b in range(bs)]
+
+
+def _read_table(device: torch.device, bs: int) -> tuple[Any, Call]:
+    batch, pool = _batch(device, bs)
+    spec = ops.ReadTableSpec(**LIMITS, max_width=6, num_physical=NUM)
+    return spec, {
+        **batch,
+        "seq_lens": _cells(device, *_lens(bs)),
+        "v2p": pool.parts["v2p"],
+        "out": Guarded.poisoned((bs, 6), torch.int32, device),
+        "seq_len_delta": 1,
+        "state": _state(device),
+    }
+
+
+def _read_stream(device: torch.device, bs: int) -> tuple[Any, Call]:
+    batch, pool = _batch(device, bs)
+    spec = ops.ReadStreamSpec(**LIMITS, max_items=64, num_physical=NUM, with_table=True, max_width=6)
+    return spec, {
+        **batch,
+        "seq_lens": _cells(device, *_lens(bs)),
+        "v2p": pool.parts["v2p"],
+        "indptr": _cells(device, *range(0, 3 * bs + 1, 3)),
+        "out": Guarded.poisoned((3 * bs,), torch.int32, device),
+        "table": Guarded.poisoned((bs, 6), torch.int32, device),
+        "state": _state(device),
+    }
+
+
+def _bind(device: torch.device, bs: int) -> tuple[Any, Call]:
+    v2p, p2v = generate.page_tables(Random(12), NUM, NUM, 20)
+    virtual = [v for v in range(1, NUM) if v2p[v] == -1][:bs]
+    physical = [p for p in range(1, NUM) if p2v[p] == -1][:bs][::-1]
+    return ops.BindSpec(max_items=16), {
+        "virtual": _cells(device, *virtual),
+        "physical": _cells(device, *physical),
+        "v2p": Guarded(v2p, torch.int32, device),
+        "p2v": Guarded(p2v, torch.int32, device),
+        "state": _state(device),
+    }
+
+
+def _unbind(device: torch.device, bs: int) -> tuple[Any, Call]:
+    v2p, p2v = generate.page_tables(Random(13), NUM, NUM, 20)
+    return ops.UnbindSpec(max_items=16), {
+        "ids": _cells(device, *[v for v in range(1, NUM) if v2p[v] > 0][:bs]),
+        "v2p": Guarded(v2p, torch.int32, device),
+        "p2v": Guarded(p2v, torch.int32, device),
+        "freed": Guarded.poisoned((bs,), torch.int32, device),
+        "state": _state(device),
+    }
+
+
+def _translate(device: torch.device, bs: int) -> tuple[Any, Call]:
+    v2p, _ = generate.page_tables(Random(14), NUM, NUM, 60)
+    return ops.TranslateSpec(max_items=64, page_size=PAGE_SIZE, num_physical=NUM), {
+        "ids": _cells(device, *[(37 * b + 9) % (NUM * PAGE_SIZE) for b in range(bs)]),
+        "v2p": Guarded(v2p, torch.int32, device),
+        "out": Guarded.poisoned((bs,), torch.int32, device),
+        "state": _state(device),
+    }
+
+
+def _alloc(device: torch.device, bs: int) -> tuple[Any, Call]:
+    return ops.AllocSpec(max_items=16), {
+        "tables": _batch(device, bs)[1],
+        "ids": Guarded.poisoned((bs,), torch.int32, device),
+        "pages": Guarded.poisoned((bs,), torch.int32, device),
+    }
+
+
+def _free(device: torch.device, bs: int) -> tuple[Any, Call]:
+    pool = _batch(device, bs)[1]
+    live = [v for v, p in enumerate(pool.parts["v2p"].before_values()) if p > 0][:bs]
+    return ops.FreeSpec(max_items=16), {
+        "ids": _cells(device, *live),
+        "tables": pool,
+        "freed": Guarded.poisoned((bs,), torch.int32, device),
+    }
+
+
+def _extend(device: torch.device, bs: int) -> tuple[Any, Call]:
+    batch, pool = _batch(device, bs)
+    return ops.ExtendSpec(**LIMITS, max_tokens=64, num_virtual=NUM, num_physical=NUM), {
+        **batch,
+        "prefix_lens": _cells(device, *_lens(bs)),
+        "indptr": _cells(device, *range(0, 5 * bs + 1, 5)),
+        "tables": pool,
+        "slots": Guarded.poisoned((5 * bs,), torch.int32, device),
+        "pages": None,
+    }
+
+
+def _truncate(device: torch.device, bs: int) -> tuple[Any, Call]:
+    batch, pool = _batch(device, bs)
+    return ops.TruncateSpec(**LIMITS, max_pages=64), {
+        **batch,
+        "seq_lens": _cells(device, *_lens(bs)),
+        "keep_lens": _cells(device, *[b + 1 for b in range(bs)]),
+        "tables": pool,
+        "freed": Guarded.poisoned((3 * bs,), torch.int32, device),
+        "pages": None,
+    }
+
+
+def _release(device: torch.device, bs: int) -> tuple[Any, Call]:
+    batch, pool = _batch(device, bs)
+    return ops.ReleaseSpec(**LIMITS, max_pages=64, shared=True), {
+        **batch,
+        "seq_lens": _cells(device, *_lens(bs)),
+        "tables": pool,
+        "freed": Guarded.poisoned((3 * bs,), torch.int32, device),
+        "starts": _cells(device, *[4 * (b % 2) for b in range(bs)]),
+        "pages": None,
+    }
+
+
+def _assign(device: torch.device, bs: int) -> tuple[Any, Call]:
+    batch, _ = _batch(device, bs)
+    return ops.AssignSpec(max_bs=16, max_items=64), {
+        **batch,
+        "ids": _cells(device, *range(100, 100 + 4 * bs)),
+        "indptr": _cells(device, *range(0, 4 * bs + 1, 4)),
+        "state": _state(device),
+    }
+
+
+SAMPLES: dict[str, Callable[[torch.device, int], tuple[Any, Call]]] = {
+    "read_table": _read_table,
+    "bind": _bind,
+    "unbind": _unbind,
+    "translate": _translate,
+    "read_stream": _read_stream,
+    "alloc": _alloc,
+    "free": _free,
+    "extend": _extend,
+    "truncate": _truncate,
+    "assign": _assign,
+    "release": _release,
+}
+
+
+def shifted(arguments: Call, shift: int, row_gap: int = 0) -> Call:
+    """Return the same call with every tensor at another alignment, and rows further apart."""
+    layout = Layout(row_gap=row_gap, shift=shift)
+
+    def again(tensor: Guarded) -> Guarded:
+        cells = tensor.before.as_strided(*tensor.geometry)
+        return Guarded(cells.tolist(), cells.dtype, tensor.buffer.device, layout, tuple(cells.shape))
+
+    moved: Call = {}
+    for name, value in arguments.items():
+        if isinstance(value, GuardedPool):
+            moved[name] = value.again(again)
+        else:
+            moved[name] = again(value) if isinstance(value, Guarded) else value
+    return moved
+
+
+def parts_of(arguments: Call) -> dict[str, Guarded]:
+    """Return every tensor of a call by name, those of a sub-pool too."""
+    found: dict[str, Guarded] = {}
+    for name, value in arguments.items():
+        if isinstance(value, GuardedPool):
+            found |= value.parts
+        elif isinstance(value, Guarded):
+            found[name] = value
+    return found
+
+
+def same(left: Call, right: Call) -> str | None:
+    """Return the name of a tensor in which two calls on the same sample differ, guard bands and all, or None."""
+    others = parts_of(right)
+    return next((name for name, t in parts_of(left).items() if not torch.equal(t.buffer, others[name].buffer)), None)

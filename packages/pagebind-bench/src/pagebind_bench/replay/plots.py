@@ -1,0 +1,168 @@
+"""The figures of a replay, as SVG text that fits into a page."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from pagebind_bench.replay.record import Record
+
+INK, SOFT, GRID = "#1f2933", "#6b7785", "#e6eaee"
+OWN, CACHED, RUNNING, WAITING, ENTRIES, ALARM = "#2f6fde", "#9cc3ff", "#0f9d84", "#e58a2b", "#7a52cc", "#d23b4a"
+STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",  # text stays text: it takes the page's font and can be searched
+    "svg.hashsalt": "pagebind",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "text.color": INK,
+    "axes.edgecolor": "#b8c2cc",
+    "axes.labelcolor": SOFT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 9.5,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+}
+Series = Mapping[str, Sequence[float]]
+
+
+def pages(series: Series, capacity: int) -> str:
+    """Pages over virtual time: those of running requests on top of those of cached prefixes; preemptions below."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        time, (live, cached, peak) = _columns(series, "live", "cached", "peak_live")
+        if np.nanmax(cached, initial=0) > 0:
+            axes.fill_between(time, 0, cached, color=CACHED, lw=0, label="cached prefixes")
+        axes.fill_between(time, cached, live, color=OWN, alpha=0.85, lw=0, label="running requests' own")
+        axes.plot(time, peak, color=INK, lw=0.7, alpha=0.7, label="highest in the interval")
+        axes.axhline(capacity, color=SOFT, lw=1, ls=(0, (5, 3)), label=f"the pool, {capacity:,}")
+        axes.set_ylim(0, capacity * 1.08)
+        preempted = np.array(series.get("preempted", ())) > 0
+        if preempted.any():
+            at = np.array(series["began_ms"])[preempted] / 1000
+            marks = np.full(len(at), capacity * 1.04)
+            axes.plot(at, marks, ls="", marker="v", ms=4.5, color=ALARM, label="preemption")
+        _finish(axes, time, "pages")
+
+    return _svg(draw, 3.3)
+
+
+def batch(series: Series, most: int) -> str:
+    """Requests over virtual time: running, and waiting for admission."""
+
+    def draw(figure: Figure) -> None:
+        above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 2]})
+        time, (lanes, peak, waiting, peak_waiting) = _columns(series, "batch", "peak_batch", "waiting", "peak_waiting")
+        above.fill_between(time, 0, lanes, color=RUNNING, alpha=0.8, lw=0, label="lanes of a step, mean")
+        above.plot(time, peak, color=INK, lw=0.7, alpha=0.7, label="highest in the interval")
+        top = max(float(np.nanmax(peak, initial=1)), 1)
+        if top > most * 0.6:
+            above.axhline(most, color=SOFT, lw=1, ls=(0, (5, 3)), label=f"--max-batch, {most:,}")
+        above.set_ylim(0, top * 1.12)
+        _finish(above, time, "lanes", bottom=False)
+        below.fill_between(time, 0, waiting, color=WAITING, alpha=0.8, lw=0, label="waiting requests, mean")
+        below.plot(time, peak_waiting, color=INK, lw=0.7, alpha=0.7)
+        below.set_ylim(0, max(float(np.nanmax(peak_waiting, initial=1)), 1) * 1.12)
+        _finish(below, time, "waiting")
+
+    return _svg(draw, 4.1)
+
+
+def entries(series: Series) -> str:
+    """Read-table entries of a step over virtual time."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        time, (mean, peak) = _columns(series, "entries", "peak_entries")
+        axes.fill_between(time, 0, mean, color=ENTRIES, alpha=0.75, lw=0, label="entries of a step, mean")
+        axes.plot(time, peak, color=INK, lw=0.7, alpha=0.7, label="highest in the interval")
+        axes.set_ylim(0, max(float(np.nanmax(peak, initial=1)), 1) * 1.12)
+        _finish(axes, time, "entries")
+
+    return _svg(draw, 2.9)
+
+
+def times(record: Record) -> str:
+    """Host time of every operation's calls: box from p25 to p75, line at p50, whiskers from p1 to p99."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        names = list(record.calls)[::-1]
+        for place, name in enumerate(names):
+            spent = np.frombuffer(record.calls[name], dtype=np.int64) / 1000
+            low, q1, median, q3, high = (float(np.quantile(spent, q)) for q in (0.01, 0.25, 0.5, 0.75, 0.99))
+            axes.hlines(place, low, high, color=OWN, lw=1.4)
+            axes.vlines([low, high], place - 0.12, place + 0.12, color=OWN, lw=1.4)
+            axes.barh(place, q3 - q1, left=q1, height=0.44, color="#bcd3f7", edgecolor=OWN, lw=1.2, zorder=3)
+            axes.vlines(median, place - 0.22, place + 0.22, color=INK, lw=2, zorder=4)
+            axes.annotate(f"{median:,.1f}", (median, place + 0.27), ha="center", va="bottom", fontsize=9, color=INK)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+        axes.set_xlabel("microseconds (log scale)")
+        axes.set_ylim(-0.5, len(names) - 0.15)
+        axes.grid(axis="y", visible=False)
+        axes.tick_params(axis="y", labelcolor=INK)
+
+    return _svg(draw, 0.75 + 0.58 * max(len(record.calls), 1))
+
+
+def _columns(series: Series, *names: str) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return virtual seconds and some columns as stairs: a span keeps its value from its first step to its last.
+
+    A span's end reaches the next one's beginning, or leaves a gap (NaN) where a time went by without a step.
+    """
+    began, ended = (np.array(series.get(name, ()), dtype=float) / 1000 for name in ("began_ms", "time_ms"))
+    time = np.stack([began, ended], axis=1).reshape(-1)
+    columns = [np.repeat(np.array(series.get(name, ()), dtype=float), 2) for name in names]
+    idle = np.flatnonzero(began[1:] - ended[:-1] > (ended[-1] if len(ended) else 0) / 500) * 2 + 2
+    return np.insert(time, idle, time[idle]), [np.insert(column, idle, np.nan) for column in columns]
+
+
+def _finish(axes: Axes, time: np.ndarray, label: str, *, bottom: bool = True) -> None:
+    axes.set_ylabel(label)
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    if len(time):
+        axes.set_xlim(0, float(np.nanmax(time)) or 1)
+    if bottom:
+        axes.set_xlabel("seconds on the virtual clock")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(0, 1.0), ncols=5, borderaxespad=0.2, columnspacing=1.6, handlelength=1.4
+    )
+
+
+def _svg(draw: Callable[[Figure], None], height: float) -> str:
+    with plt.rc_context(STYLE):  # type: ignore[arg-type]  # newer stubs want its keys as literals
+        figure = plt.figure(figsize=(9.6, height), layout="constrained")
+        draw(figure)
+        stream = io.StringIO()
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+        plt.close(figure)
+    svg = stream.getvalue()
+    svg = svg[svg.index("<svg") :]
+    # The page sizes the figure; the viewBox keeps its proportions.
+    opening, rest = svg.split(">", 1)
+    return re.sub(r' (?:width|height)="[^"]*"', "", opening) + ">" + rest

@@ -1,0 +1,198 @@
+"""The policy alone, with no pool behind it: host ints in, decisions out."""
+
+import random
+
+import pytest
+from pagebind.errors import InvalidArgument
+from pagebind_bench.replay.scheduler import Scheduler
+from pagebind_bench.replay.traces import Request
+
+
+def make(requests, *, pages=16, page_size=4, max_batch=4, chunk=16, block_tokens=0):
+    return Scheduler(
+        requests, pages=pages, page_size=page_size, max_batch=max_batch, chunk=chunk, block_tokens=block_tokens
+    )
+
+
+def serve(scheduler, most=10_000):
+    """Run to the end with a step of 1 ms and return every step; the ledger is held against the rows throughout."""
+    steps, now = [], 0.0
+    finished = []
+    while scheduler.coming or scheduler.busy:
+        scheduler.arrive(now)
+        now += 1
+        if not scheduler.busy:
+            continue
+        step = scheduler.plan()
+        assert step.lanes
+        own = sum(scheduler.held(job.length) - job.shared for job in scheduler.running)
+        assert scheduler.free + scheduler.cache.cached + own == scheduler.pages
+        assert scheduler.free >= 0
+        finished += scheduler.finish(step).finished
+        steps.append(step)
+        assert len(steps) < most
+    scheduler.drain()
+    assert scheduler.free == scheduler.pages
+    assert scheduler.cache.cached == scheduler.cache.evictable == len(scheduler.cache) == 0
+    return steps, finished
+
+
+def lanes(step):
+    return [(job.number, tokens) for job, tokens in step.lanes]
+
+
+def test_prefill_comes_in_chunks_and_decode_gives_a_token_a_step():
+    steps, _ = serve(make([Request(0, 10, 3)], chunk=4))
+    assert [lanes(step) for step in steps] == [[(1, 4)], [(1, 4)], [(1, 2)], [(1, 1)], [(1, 1)]]
+    assert [step.prefill for step in steps] == [4, 4, 2, 0, 0]
+    assert [step.pages for step in steps] == [1, 1, 1, 0, 0]
+
+
+def test_a_chunk_is_shared_by_the_prompts_of_a_step_in_order():
+    steps, _ = serve(make([Request(0, 5, 2), Request(0, 9, 1), Request(0, 3, 1)], chunk=8))
+    assert [lanes(step) for step in steps] == [[(1, 5), (2, 3)], [(1, 1), (2, 6), (3, 2)], [(3, 1)]]
+
+
+def test_requests_wait_for_their_arrival_and_for_a_lane():
+    steps, _ = serve(make([Request(0, 4, 3), Request(1, 4, 1), Request(1, 4, 1)], max_batch=2))
+    assert [lanes(step) for step in steps] == [[(1, 4)], [(1, 1), (2, 4)], [(1, 1), (3, 4)]]
+
+
+def test_a_prompt_is_admitted_only_when_it_fits_whole_and_keeps_its_place_in_the_queue():
+    # The second needs 12 of 16 pages while the first holds 8; the small third does not overtake it.
+    steps, _ = serve(make([Request(0, 32, 2), Request(0, 48, 1), Request(0, 4, 1)], chunk=64))
+    assert [lanes(step) for step in steps] == [[(1, 32)], [(1, 1)], [(2, 48), (3, 4)]]
+
+
+def test_prompts_that_are_still_being_computed_keep_their_claim_on_pages():
+    # The first took 4 of its 12 pages when the second asks for 8 of the 12 that are left.
+    steps, _ = serve(make([Request(0, 48, 1), Request(0, 32, 1)], chunk=16))
+    assert [lanes(step) for step in steps][:3] == [[(1, 16)], [(1, 16)], [(1, 16)]]
+
+
+def test_the_youngest_is_preempted_when_pages_run_out_and_computed_again():
+    # Two requests grow from 4 to 8 pages each in a pool of 12.
+    scheduler = make([Request(0, 16, 17), Request(0, 16, 17)], pages=12, chunk=64)
+    steps, finished = serve(scheduler)
+    preempted = [leaving for step in steps for leaving in step.preempted]
+    assert [leaving.job.number for leaving in preempted] == [2]
+    assert [leaving.job.number for leaving in finished] == [1, 2]
+    again = next(step for step in steps if step.admitted and step is not steps[0])
+    [job] = again.admitted
+    # What it had generated is part of what it computes again: 8 decode steps and the token of the prefill.
+    assert (job.number, again.prefill) == (2, 16 + 9)
+    assert [leaving.length for leaving in finished] == [32, 32]
+
+
+def test_the_oldest_always_gets_through():
+    requests = [Request(0, 20, 30) for _ in range(6)]
+    steps, finished = serve(make(requests, pages=13, max_batch=6, chunk=64))
+    assert sum(len(step.preempted) for step in steps) > 0
+    assert finished[0].job.number == 1
+    assert sorted(leaving.job.number for leaving in finished) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_request_larger_than_the_pool_is_refused_up_front():
+    make([Request(0, 64, 1)])
+    with pytest.raises(InvalidArgument, match=r"request 2 \(60 tokens in, 9 out\) needs 17 pages of 4.*--pages 17"):
+        make([Request(0, 4, 1), Request(0, 60, 9)])
+
+
+# ---- shared prefixes -------------------------------------------------------------------------------------------------
+
+
+def test_a_finished_prefix_is_shared_and_not_computed_again():
+    scheduler = make([Request(0, 20, 1, (1, 2, 3)), Request(5, 20, 1, (1, 2, 4))], block_tokens=8)
+    steps, _ = serve(scheduler)
+    # Blocks of 8 tokens: two are shared, the third (tokens 16 to 19) differs.
+    assert [lanes(step) for step in steps] == [[(1, 16)], [(1, 4)], [(2, 4)]]
+    assert scheduler.hit_tokens == 16
+    assert [step.pages for step in steps] == [4, 1, 1]
+
+
+def test_the_last_token_of_a_prompt_is_always_computed():
+    scheduler = make([Request(0, 16, 1, (1, 2)), Request(5, 16, 1, (1, 2))], block_tokens=8)
+    steps, _ = serve(scheduler)
+    assert lanes(steps[-1]) == [(2, 8)]
+    assert scheduler.hit_tokens == 8
+
+
+@pytest.mark.parametrize(("page_size", "shared"), [(1, 14), (3, 12), (5, 10), (7, 14), (8, 8), (16, 0)])
+def test_only_whole_pages_are_shared_whatever_the_page_size(page_size, shared):
+    # Blocks of 7 tokens, two of them equal: 14 tokens.
+    requests = [Request(0, 24, 1, (1, 2, 3, 4)), Request(50, 24, 1, (1, 2, 5, 6))]
+    scheduler = make(requests, page_size=page_size, pages=64, block_tokens=7)
+    serve(scheduler)
+    assert scheduler.hit_tokens == shared
+
+
+def test_two_that_computed_the_same_prefix_at_once_end_up_sharing_it():
+    scheduler = make([Request(0, 16, 4, (1, 2)), Request(0, 16, 4, (1, 2))], chunk=64, block_tokens=8)
+    scheduler.arrive(0)
+    outcome = scheduler.finish(scheduler.plan())
+    (first, kept), (second, adopted) = outcome.kept
+    assert (kept.before, kept.swapped, kept.end) == (0, 0, 4)
+    assert (adopted.before, adopted.swapped, adopted.end) == (0, 4, 4)
+    assert kept.blocks == adopted.blocks
+    assert [block.users for block in kept.blocks] == [2, 2]
+    assert scheduler.free == 12
+    assert first.shared == second.shared == 4
+
+
+def test_prefixes_are_evicted_oldest_first_and_never_one_in_use():
+    scheduler = make([Request(0, 16, 1, (10,)), Request(2, 16, 1, (20,)), Request(4, 16, 9, (30,))], block_tokens=16)
+    for now in (0, 2, 4):
+        scheduler.arrive(now)
+        scheduler.finish(scheduler.plan())
+    cache = scheduler.cache
+    assert (cache.cached, cache.evictable, scheduler.free) == (12, 8, 4)
+    assert [block.hash_id for block in cache.evict(1)] == [10]
+    assert [block.hash_id for block in cache.evict(100)] == [20]
+    assert (cache.cached, cache.evictable) == (4, 0)
+
+
+def test_using_a_prefix_makes_it_young_and_a_block_goes_before_the_one_it_continues():
+    requests = [Request(0, 17, 1, (1, 2)), Request(2, 17, 1, (3, 4)), Request(4, 9, 1, (1,))]
+    scheduler = make(requests, block_tokens=8)
+    for now in (0, 1, 2, 3, 4, 5):
+        scheduler.arrive(now)
+        if scheduler.busy:
+            scheduler.finish(scheduler.plan())
+    assert scheduler.hit_tokens == 8
+    assert [block.hash_id for block in scheduler.cache.evict(100)] == [2, 4, 3, 1]
+
+
+def test_a_prompt_that_ends_inside_a_block_shares_nothing_past_the_blocks_before():
+    requests = [Request(0, 12, 1, (1, 2)), Request(5, 16, 1, (1, 2)), Request(9, 13, 1, (1, 2))]
+    scheduler = make(requests, block_tokens=8)
+    serve(scheduler)
+    # Request 2 has the hash 2 with one page more: not taken. Request 3 has it with as many pages: taken.
+    assert scheduler.hit_tokens == 8 + 12
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_traffic_balances_and_ends(seed):
+    draw = random.Random(seed)
+    block, page_size = draw.choice([(8, 4), (7, 3), (4, 16), (64, 5)])
+    requests, chains, fresh = [], [], 0
+    for number in range(60):
+        tokens = draw.randint(1, 120)
+        head = draw.choice(chains)[: draw.randint(0, tokens // block)] if chains and draw.random() < 0.7 else ()
+        ids = (*head, *range(fresh, fresh + -(-tokens // block) - len(head)))
+        fresh += len(ids)
+        chains.append(ids[: tokens // block])
+        requests.append(Request(number * draw.choice([0, 3]), tokens, draw.randint(0, 60), ids))
+    requests.sort(key=lambda request: request.arrival_ms)
+    largest = max(-(-request.tokens // page_size) for request in requests)
+    scheduler = make(
+        requests,
+        pages=largest + draw.randint(0, largest),
+        page_size=page_size,
+        max_batch=draw.randint(1, 9),
+        chunk=draw.choice([1, 17, 64, 1000]),
+        block_tokens=block,
+    )
+    _, finished = serve(scheduler, most=100_000)
+    assert sorted(leaving.job.number for leaving in finished) == list(range(1, 61))
+    for leaving in finished:
+        assert leaving.length == leaving.job.request.tokens

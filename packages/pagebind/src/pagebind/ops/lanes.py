@@ -1,0 +1,232 @@
+"""What lanes of a batch are before anything is read: their rows, their lengths, the cells they cover, what was cut.
+
+Faults checks, composed forms and the CPU backend judge lanes here, so that they count alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from pagebind.operation import MAX_LENGTH, plain
+from pagebind.ops.ragged import begins, gather, quotient
+from pagebind.words import COUNTERS, HOLE, Form
+
+
+class TableLanes(NamedTuple):
+    """The valid extent of each lane of a read table: columns `[first[b], first[b] + cells[b])`."""
+
+    row: torch.Tensor  # [bs], int64
+    first: torch.Tensor  # [bs], int64
+    cells: torch.Tensor  # [bs], int64; 0 for a bad row
+    bad_row: torch.Tensor  # [bs], bool
+    clipped: torch.Tensor  # [bs], bool; never together with bad_row
+
+
+class StreamLanes(NamedTuple):
+    """The items of each lane of a read stream: columns from `first[b]` on, as many as each output takes."""
+
+    row: torch.Tensor  # [bs], int64
+    first: torch.Tensor  # [bs], int64
+    begin: torch.Tensor  # [bs], int64; where the lane's part of the stream begins
+    streamed: torch.Tensor  # [bs], int64; items written to the stream
+    tabled: torch.Tensor  # [bs], int64; items written to the table, 0 without one
+    bad_row: torch.Tensor  # [bs], bool
+    clipped: torch.Tensor  # [bs], bool; never together with bad_row
+
+
+class ExtendLanes(NamedTuple):
+    """What each lane of an extend asks for, and what fits its row."""
+
+    row: torch.Tensor  # [bs], int64
+    prefix: torch.Tensor  # [bs], int64; tokens
+    begin: torch.Tensor  # [bs], int64; where the lane's slots begin
+    slots: torch.Tensor  # [bs], int64; slots to write
+    tokens: torch.Tensor  # [bs], int64; slots of them that are tokens with room in the row; 0 for a bad row
+    held: torch.Tensor  # [bs], int64; pages that hold the prefix
+    new_pages: torch.Tensor  # [bs], int64
+    goes_on: torch.Tensor  # [bs], bool; whether the first new token lies in the last page held
+    last: torch.Tensor  # [bs], int64; that page's id as the row names it, -1 for a hole or where none goes on
+    bad_row: torch.Tensor  # [bs], bool
+    clipped: torch.Tensor  # [bs], bool; never together with bad_row
+
+
+class CutLanes(NamedTuple):
+    """What each lane of a truncate or a release gives back."""
+
+    row: torch.Tensor  # [bs], int64
+    first: torch.Tensor  # [bs], int64; the first page to free
+    pages: torch.Tensor  # [bs], int64; pages to free
+    fits: torch.Tensor  # [bs], int64; pages of them that fit `freed`
+    clear: torch.Tensor  # [bs], int64; the first request-table cell to empty
+    cells: torch.Tensor  # [bs], int64; cells to empty
+    bad_row: torch.Tensor  # [bs], bool
+    clipped: torch.Tensor  # [bs], bool; never together with bad_row
+
+
+def rows_of(request_table: torch.Tensor, req_rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return each lane's row, int64 `[bs]`, some other one for a bad row, and which are bad, bool `[bs]`."""
+    wanted = req_rows.long()
+    if request_table.shape[0] == 0:
+        return torch.zeros_like(wanted), torch.ones_like(wanted, dtype=torch.bool)
+    row = wanted.clamp(0, request_table.shape[0] - 1)
+    return row, row != wanted
+
+
+def clip(lengths: torch.Tensor, most: int, delta: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return `lengths + delta` clipped to `[0, most]`, int64, and which were cut, bool."""
+    wanted = add_delta(lengths, delta)
+    kept = wanted.clamp(0, most)
+    return kept, kept != wanted
+
+
+def add_delta(lengths: torch.Tensor, delta: int) -> torch.Tensor:
+    """Return `lengths + delta`, int64, of lengths that no sum overflows."""
+    return lengths.long() if delta == 0 else lengths.long().clamp(-MAX_LENGTH, MAX_LENGTH) + delta
+
+
+def pages_before(tokens: torch.Tensor, page_size: int) -> torch.Tensor:
+    """Return how many pages hold that many tokens: `ceil(tokens / page_size)`."""
+    return quotient(tokens + (page_size - 1), page_size)
+
+
+def table_lanes(
+    request_table: torch.Tensor,
+    req_rows: torch.Tensor,
+    seq_lens: torch.Tensor,
+    starts: torch.Tensor | None,
+    delta: int,
+    *,
+    most: int,
+    unit: int,
+) -> TableLanes:
+    """Judge the lanes of a read table of at most `most` tokens a row and `unit` tokens a column."""
+    row, bad = rows_of(request_table, req_rows)
+    length, cut = clip(seq_lens, most, delta)
+    cells = pages_before(length, unit)
+    first = torch.zeros_like(row)
+    if starts is not None:
+        first = quotient(starts.long().clamp(0, MAX_LENGTH), unit)
+        cells = (cells - first).clamp_(min=0)
+    return TableLanes(row, first, cells.masked_fill(bad, 0), bad, cut.masked_fill_(bad, False))
+
+
+def stream_lanes(
+    request_table: torch.Tensor,
+    req_rows: torch.Tensor,
+    seq_lens: torch.Tensor,
+    starts: torch.Tensor | None,
+    delta: int,
+    indptr: torch.Tensor,
+    *,
+    tokens: int,
+    unit: int,
+    capacity: int,
+    width: int | None,
+) -> StreamLanes:
+    """Judge the lanes of a read stream: `tokens` tokens a row, `unit` tokens an item; `width` None without a table."""
+    row, bad = rows_of(request_table, req_rows)
+    wanted = add_delta(seq_lens, delta)
+    start = torch.zeros_like(row) if starts is None else starts.long().clamp(0, MAX_LENGTH)
+    length = torch.minimum(wanted.clamp(min=0), (tokens - start).clamp_(min=0))
+    clipped = length != wanted
+    first = quotient(start, unit)
+    items = (pages_before(start + length, unit) - first).masked_fill(bad | (length == 0), 0)
+    begin = indptr[:-1].long().clamp(-1, capacity)
+    room = (indptr[1:].long().clamp(-1, capacity) - begin).clamp_(min=0).masked_fill_(begin < 0, 0)
+    streamed = torch.minimum(items, room)
+    clipped |= streamed < items
+    tabled = torch.zeros_like(items)
+    if width is not None:
+        tabled = torch.minimum(items, (width - first).clamp_(min=0))
+        clipped |= tabled < items
+    return StreamLanes(row, first, begin, streamed, tabled, bad, clipped.masked_fill_(bad, False))
+
+
+def parts_of(indptr: torch.Tensor, capacity: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return where each lane's part begins and how long it is, int64 `[bs]`, and which were cut, bool `[bs]`.
+
+    A part is `indptr[b] : indptr[b + 1]`, clamped to `[0, capacity]`; cut are those clamped or that go back.
+    """
+    raw = indptr.long()
+    bound = raw.clamp(0, capacity)
+    moved = bound != raw
+    length = bound[1:] - bound[:-1]
+    return bound[:-1], length.clamp(min=0), moved[1:] | moved[:-1] | (length < 0)
+
+
+def extend_lanes(
+    request_table: torch.Tensor,
+    req_rows: torch.Tensor,
+    prefix_lens: torch.Tensor,
+    indptr: torch.Tensor,
+    *,
+    form: Form,
+    page_size: int,
+    tokens: int,
+    capacity: int,
+) -> ExtendLanes:
+    """Judge the lanes of an extend: `tokens` tokens a row, `capacity` slots. Waits."""
+    row, bad = rows_of(request_table, req_rows)
+    prefix, cut = clip(prefix_lens, tokens)
+    begin, slots, moved = parts_of(indptr, capacity)
+    fits = torch.minimum(slots, tokens - prefix)
+    clipped = (cut | moved | (fits < slots)).masked_fill_(bad, False)
+    fits = fits.masked_fill(bad, 0)
+    held = pages_before(prefix, page_size)
+    goes_on = (fits > 0) & (held * page_size > prefix)
+    last = torch.full_like(row, HOLE)
+    if goes_on.any():
+        before = prefix[goes_on] - 1 if form == "token" else held[goes_on] - 1
+        named = gather(request_table, row[goes_on], before).long()
+        last[goes_on] = (quotient(named, page_size) if form == "token" else named).clamp_(min=HOLE)
+    new_pages = pages_before(prefix + fits, page_size) - held
+    return ExtendLanes(row, prefix, begin, slots, fits, held, new_pages, goes_on, last, bad, clipped)
+
+
+def cut_lanes(
+    request_table: torch.Tensor,
+    req_rows: torch.Tensor,
+    seq_lens: torch.Tensor,
+    keep_lens: torch.Tensor | None,
+    *,
+    form: Form,
+    page_size: int,
+    tokens: int,
+    capacity: int,
+    whole_row: bool,
+) -> CutLanes:
+    """Judge the lanes of a truncate or, with `whole_row`, a release: `tokens` tokens a row, `capacity` pages."""
+    row, bad = rows_of(request_table, req_rows)
+    length, clipped = clip(seq_lens, tokens)
+    length = length.masked_fill(bad, 0)
+    keep = torch.zeros_like(length)
+    if keep_lens is not None:
+        keep, moved = clip(keep_lens, tokens)
+        clipped = clipped | moved
+    first = pages_before(keep, page_size)
+    pages = (pages_before(length, page_size) - first).clamp_(min=0)
+    fits = torch.minimum(pages, (capacity - begins(pages)).clamp_(min=0))
+    # Without room for all of its pages, a lane's row ends behind those that had room.
+    end = torch.minimum(length, (first + fits) * page_size)
+    clear = torch.zeros_like(keep) if whole_row else keep
+    if form == "page":
+        end, clear = pages_before(end, page_size), pages_before(clear, page_size)
+    cells = (end - clear).clamp_(min=0)
+    return CutLanes(row, first, pages, fits, clear, cells, bad, (clipped | (fits < pages)).masked_fill_(bad, False))
+
+
+def add(state: torch.Tensor | None, **found: torch.Tensor) -> None:
+    """Add the True cells of each mask to the counter of its name; nothing without a state block. Waits."""
+    if state is not None:
+        for name, mask in found.items():
+            count = int(mask.count_nonzero())
+            if count:
+                state[COUNTERS[name]].add_(count)
+
+
+def where(mask: torch.Tensor) -> Sequence[int]:
+    """Return the numbers of the True lanes. Waits for the device."""
+    return plain(mask.nonzero()[:, 0])
