@@ -36,7 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the backend, once, where the suite is to be run."""
-    config.addinivalue_line("markers", "own_only: the backend's own kernels are meant, composed forms are exempt")
+    config.addinivalue_line("markers", "own_only: the backend's own planner is meant, composed forms are exempt")
+    config.addinivalue_line("markers", "extended: the case needs extended operations, whatever its module is about")
     if not _asked_for(config):
         return
     from pagebind.errors import PagebindError

@@ -163,10 +163,11 @@ def describe(item: pytest.Item) -> dict[str, Any]:
     about = parameters.get("operation") or getattr(module, "OPERATION", None)
     named = isinstance(about, Operation)
     group = getattr(module, "GROUP", None)
+    level = about.level if named else getattr(module, "LEVEL", "core")
     return {
         "id": f"{item.path.name}::{item.nodeid.split('::', 1)[1]}",
         "operation": group or (about.name if named else item.path.stem),
-        "level": about.level if named else getattr(module, "LEVEL", "core"),
+        "level": "extended" if item.get_closest_marker("extended") else level,
         "status": None,
         "reason": "",
         "composed": parameters.get("subject") == "composed",

@@ -20,8 +20,11 @@ from pagebind.registry import resolve_device
 NOT_SUPPORTED = "not supported: "
 """How the reason of a skip begins where the backend does not declare what a case asks for."""
 
-EXAMPLES: Mapping[Mode, int] = {"cpu": 40, "gpu": 40, "interpreter": 5, "host": 5}
+EXAMPLES: Mapping[Mode, int] = {"cpu": 20, "gpu": 40, "interpreter": 4, "host": 4}
 """Generated cases for each spec, by mode: an interpreted program takes milliseconds."""
+
+COMPOSED_SHARE = 0.25
+"""Of the generated cases, what composed forms get: they are the core's own, the same for every backend."""
 
 SMALL = LaunchOptions(threads=32, programs=4)
 """Blocks so small and few that every loop takes a second trip, in the modes where a program is slow."""
@@ -90,6 +93,7 @@ class Subject:
     def generated(self, share: float = 1.0) -> Callable[[Any], Any]:
         """Return the Hypothesis settings of generated cases: the same ones in every run, as many as the mode affords."""
         examples = self.examples if self.examples is not None else EXAMPLES[self.mode]
+        share *= COMPOSED_SHARE if self.composed else 1
         return settings(
             max_examples=max(1, round(examples * share)),
             derandomize=True,

@@ -2,7 +2,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pagebind_bench.replay.loop import Loop, Settings
+from pagebind_bench.replay.loop import Loop
+from pagebind_bench.replay.settings import Settings
 
 DEFAULTS: dict[str, Any] = {
     "page_size": 4,

@@ -4,8 +4,8 @@
 //     form token                row[c * ps] / ps              row[c] / ps, offset row[c] % ps
 //     form page                 row[c]                        row[c / ps], offset c % ps
 
-// Columns that a thread has in flight: first all ids are loaded, then all pages, so that their latencies overlap. Loads
-// are unconditional, with an index that is always good, because a branch around each would put them in a row.
+// Columns that a thread has in flight: first all ids are loaded, then all pages, so that their latencies overlap. A
+// column past the end reads as a hole and loads nothing; a `break` there would put the loads in a row.
 constexpr int BATCH = 4;
 
 struct PageTable {
@@ -33,8 +33,7 @@ __device__ inline bool is_past_table(const PageTable& table, i32 id) {
 // Physical page of an id, TOMBSTONE where it has none.
 __device__ inline i64 physical_page(const PageTable& table, i32 id) {
     const i64 v = virtual_page(id);
-    const i64 p = table.v2p[v < table.num_virtual ? v : SINK];
-    return v < table.num_virtual ? p : TOMBSTONE;
+    return v < table.num_virtual ? i64(table.v2p[v]) : TOMBSTONE;
 }
 
 // Page entry of a physical page that is bound. Unsigned, so that a table full of garbage overflows without harm.

@@ -48,13 +48,13 @@ KERNEL(read_stream)(
             i32 ids[BATCH];
             i64 pages[BATCH];
 #pragma unroll
-            for (int k = 0; k < BATCH; ++k) ids[k] = column_id(row, begin + least(i0 + k * step, end - 1));
+            for (int k = 0; k < BATCH; ++k)
+                ids[k] = i0 + k * step < end ? column_id(row, begin + i0 + k * step) : i32(HOLE);
 #pragma unroll
             for (int k = 0; k < BATCH; ++k) pages[k] = physical_page(page_table, ids[k]);
 #pragma unroll
             for (int k = 0; k < BATCH; ++k) {
                 const i64 i = i0 + k * step;
-                if (i >= end) break;
                 bad_ids += is_past_table(page_table, ids[k]);
                 const out_t entry = out_t(column_entry(page_table, ids[k], pages[k], begin + i));
                 if (i < streamed) out[lo + i] = entry;

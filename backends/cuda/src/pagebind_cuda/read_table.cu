@@ -52,15 +52,15 @@ KERNEL(read_table)(
             i32 ids[BATCH];
             i64 pages[BATCH];
 #pragma unroll
-            for (int k = 0; k < BATCH; ++k) ids[k] = column_id(row, least(c0 + k * step, end - 1));
+            for (int k = 0; k < BATCH; ++k) ids[k] = c0 + k * step < end ? column_id(row, c0 + k * step) : i32(HOLE);
 #pragma unroll
             for (int k = 0; k < BATCH; ++k) pages[k] = physical_page(table, ids[k]);
 #pragma unroll
             for (int k = 0; k < BATCH; ++k) {
                 const i64 c = c0 + k * step;
-                if (c >= end) break;
                 bad_ids += is_past_table(table, ids[k]);
-                cells[c] = out_t(column_entry(table, ids[k], pages[k], c));
+                const out_t entry = out_t(column_entry(table, ids[k], pages[k], c));
+                if (c < end) cells[c] = entry;
             }
         }
     }

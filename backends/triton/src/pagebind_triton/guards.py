@@ -90,9 +90,9 @@ def is_last(
 
     Nobody waits. The last one has to put the ticket back to 0.
     """
+    # All threads have read the tops and written their pages before one of them draws the ticket, or writes new tops.
+    tl.debug_barrier()
     last = programs == 1
     if programs > 1:
-        # All threads are done with what the ticket vouches for before one of them draws it.
-        tl.debug_barrier()
         last = tl.atomic_add(state + TICKET, 1, sem="acq_rel") == programs - 1
     return last

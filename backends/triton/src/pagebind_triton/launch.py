@@ -192,8 +192,8 @@ class PlannedLaunch:
                 capturing = torch.cuda.is_current_stream_capturing()
             if capturing and missing:
                 raise CaptureError(
-                    f"{len(missing)} kernel(s) of this plan are not compiled, and cannot be while a CUDA graph is being "
-                    "captured; nothing was launched: call warmup() on the plan before the capture"
+                    f"{len(missing)} kernel(s) of this plan are not compiled, and cannot be while a CUDA graph is "
+                    "being captured; nothing was launched: call warmup() on the plan before the capture"
                 )
         self.warmup()
 

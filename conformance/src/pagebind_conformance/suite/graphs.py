@@ -86,6 +86,7 @@ def test_replays_equal_eager_calls_on_the_same_tensors(subject: Subject, operati
         assert same(replayed, eager) is None
 
 
+@pytest.mark.extended
 def test_a_graph_of_allocations_tables_and_frees_takes_positions_from_the_device(subject: Subject) -> None:
     subject.need_mode("gpu", what="graph replay")
     device, rows, each = subject.device, 4, 3

@@ -44,6 +44,7 @@ def test_a_table_of_more_than_65535_lanes(subject: Subject, fill: str) -> None:
     read_table(subject, spec, table, rows, lens, v2p, width=2, rows=MANY + 1)
 
 
+@pytest.mark.extended
 def test_a_stream_of_more_than_65535_lanes(subject: Subject) -> None:
     subject.need_mode("gpu", "cpu", what="a batch over 65,535")
     rng = Random(2)
@@ -68,8 +69,9 @@ def test_more_than_65535_ids_are_bound_translated_and_unbound(subject: Subject) 
     unbind(subject, ops.UnbindSpec(max_items=MANY), virtual, v2p, p2v)
 
 
+@pytest.mark.extended
 def test_more_than_65535_pages_are_taken_and_given_back(subject: Subject) -> None:
-    subject.need_mode("gpu", "cpu", what="a batch over 65,535")
+    subject.need_mode("gpu", what="a batch over 65,535, in lists that cost minutes of a CPU,")
     rng = Random(4)
     pool = generate.sub_pool(rng, MANY + 100, MANY + 50, 20, 500)
     pool, ids, _ = alloc(subject, ops.AllocSpec(max_items=MANY), pool, MANY)
@@ -79,8 +81,9 @@ def test_more_than_65535_pages_are_taken_and_given_back(subject: Subject) -> Non
     free(subject, ops.FreeSpec(max_items=MANY), pool, ids[60_000:])
 
 
+@pytest.mark.extended
 def test_more_than_65535_rows_are_extended_cut_assigned_and_emptied(subject: Subject) -> None:
-    subject.need_mode("gpu", "cpu", what="a batch over 65,535")
+    subject.need_mode("gpu", what="a batch over 65,535, in lists that cost minutes of a CPU,")
     rng = Random(5)
     num = 2 * MANY + 1000
     pool = generate.sub_pool(rng, num, num, MANY + 5, 300)

@@ -168,8 +168,10 @@ def released(exact: Sequence[int], ids: Sequence[int]) -> Any:
         return list(exact)
 
     def check(got: list[int]) -> str | None:
-        for v in set(ids):
-            lanes = [i for i, other in enumerate(ids) if other == v]
+        lanes_of: dict[int, list[int]] = {}
+        for i, v in enumerate(ids):
+            lanes_of.setdefault(v, []).append(i)
+        for v, lanes in lanes_of.items():
             if sorted(got[i] for i in lanes) != sorted(exact[i] for i in lanes):
                 return f"lanes {lanes} free id {v} and give {[got[i] for i in lanes]}, not {[exact[i] for i in lanes]}"
         if got[len(ids) :] != list(exact[len(ids) :]):

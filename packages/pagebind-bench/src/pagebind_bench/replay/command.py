@@ -14,7 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from pagebind_bench.replay.loop import Loop, Settings
+    from pagebind_bench.replay.loop import Loop
+    from pagebind_bench.replay.settings import Settings
     from pagebind_bench.replay.traces import Request
 
 GENERATED = 500
@@ -89,14 +90,16 @@ def replay(
 
     from pagebind_bench.replay.files import need_writable, write_whole
     from pagebind_bench.replay.generator import generate
-    from pagebind_bench.replay.loop import Loop, Settings
+    from pagebind_bench.replay.loop import Loop
     from pagebind_bench.replay.report import make_report, render_html, render_json
+    from pagebind_bench.replay.settings import Settings, need_numbers
     from pagebind_bench.replay.traces import block_tokens as block_of
     from pagebind_bench.replay.traces import read_trace
     from pagebind_bench.replay.verify import Mismatch
 
     need_writable("--json", json_)
     need_writable("--html", html)
+    need_numbers(cost_step_ms=cost_step_ms, cost_prefill_us=cost_prefill_us, cost_entry_us=cost_entry_us)
     get_backend(backend, device=device)  # a backend that cannot be used is refused before a long trace is read
     if trace is None:
         served = generate(profile, requests or GENERATED, seed, block_tokens)
@@ -191,6 +194,7 @@ def _progress(console: Console) -> Progress:
         TimeRemainingColumn(),
         console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
 
 

@@ -1,52 +1,26 @@
 """The loop: every step takes and binds pages, emits write slots, builds the read table and frees what ended.
 
-The scheduler decides with host ints; here its decisions become calls on the pool. Page ids stay on the device: a cached
-block's are a slice of a copy of the row they came from.
+The scheduler decides with host ints and `calls` carries its decisions to the pool; here are the clock, the order of a
+step, and the look at what came of it.
 """
 
 from __future__ import annotations
 
 import time
-from array import array
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from pagebind.errors import FaultError, InvalidArgument
 from pagebind.pool import PagePool
-from pagebind.words import Form
 
+from pagebind_bench.replay.calls import Calls
 from pagebind_bench.replay.digest import Digest
-from pagebind_bench.replay.prefix import Block, Kept
 from pagebind_bench.replay.record import Record
-from pagebind_bench.replay.scheduler import Job, Leaving, Scheduler, Step
+from pagebind_bench.replay.scheduler import Scheduler, Step
+from pagebind_bench.replay.settings import Settings, need_rows_fit
 from pagebind_bench.replay.traces import Request
 from pagebind_bench.replay.verify import Lane, Mismatch, Verifier
-
-Verify = Literal["every", "sample", "off"]
-ALIGN = 32
-"""Elements; every section of a step's input starts at a multiple of them, as in an engine's packed buffer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What a replay is run with. All of it stands in the report."""
-
-    pages: int
-    page_size: int
-    max_batch: int
-    max_context: int  # tokens a row of the request table has room for
-    chunk: int  # prefill tokens a step, at most
-    block_tokens: int  # tokens of a hashed block; 0 shares nothing
-    form: Form
-    verify: Verify
-    sample_every: int
-    cost_step_ms: float
-    cost_prefill_us: float  # a token
-    cost_entry_us: float  # a read-table cell
-    threads: int = 1  # of torch for one operation on the CPU; more cost more than they give on tensors this small
 
 
 class Loop:
@@ -92,13 +66,13 @@ class Loop:
             raise
         self.read_table = self.pool.plan_read_table(width)
         self.record = Record()
+        self.calls = Calls(self.pool, self.record.calls)
         self.digest = Digest()
         self.verifier = Verifier(settings.page_size, settings.pages, settings.form)
         self.preempted = 0
         self.served = 0
         self.now = 0.0
         self.wall_s = 0.0
-        self._section = -(-(settings.max_batch + 1) // ALIGN) * ALIGN
 
     @property
     def backend_name(self) -> str:
@@ -129,7 +103,7 @@ class Loop:
                 continue
             self._step()
             progress(self.served, len(self.record))
-        self._free_blocks(plan.drain())
+        self.calls.free_blocks(plan.drain())
         self._balance()
         self.wall_s = time.perf_counter() - began
 
@@ -138,19 +112,19 @@ class Loop:
         plan = self.scheduler
         step = plan.plan()
         self.preempted += len(step.preempted)
-        self._free_blocks(step.evicted)
-        self._release(step.preempted)
-        self._admit(step.admitted)
+        self.calls.free_blocks(step.evicted)
+        self.calls.release(step.preempted)
+        self.calls.admit(step.admitted)
 
         lengths = [job.length for job, _ in step.lanes]
         prefixes = [job.length - tokens for job, tokens in step.lanes]
         indptr = np.cumsum([0, *(tokens for _, tokens in step.lanes)])
         rows = [job.row.index for job, _ in step.lanes]
-        d_rows, d_lengths, d_prefixes, d_indptr = self._upload(rows, lengths, prefixes, indptr)
+        d_rows, d_lengths, d_prefixes, d_indptr = self.calls.upload(rows, lengths, prefixes, indptr)
         pool = self.pool
         slots = self.slots[: int(indptr[-1])]
-        self._timed("extend", pool.extend, d_rows, d_prefixes, d_indptr, slots=slots, pages=step.pages)
-        self._timed(
+        self.calls.timed("extend", pool.extend, d_rows, d_prefixes, d_indptr, slots=slots, pages=step.pages)
+        self.calls.timed(
             "read_table",
             self.read_table,
             pool.requests.table,
@@ -167,6 +141,7 @@ class Loop:
     def _finish(self, step: Step, lengths: list[int]) -> None:
         plan, settings, pool = self.scheduler, self.settings, self.pool
         held = [plan.held(length) for length in lengths]
+        cached, idle = plan.cache.cached, plan.cache.evictable
         live, running = pool.num_pages - pool.free_pages, len(plan.running)
         tokens = sum(job.length for job in plan.running)
         row_pages = sum(plan.held(job.length) for job in plan.running)
@@ -179,8 +154,8 @@ class Loop:
         for job in outcome.first:
             self.record.first_token_ms.append(self.now - job.request.arrival_ms)
         for job, kept in outcome.kept:
-            self._keep(job, kept)
-        self._release(outcome.finished)
+            self.calls.keep(job, kept)
+        self.calls.release(outcome.finished)
         self.served += len(outcome.finished)
         for leaving in outcome.finished:
             self.record.latency_ms.append(self.now - leaving.job.request.arrival_ms)
@@ -188,7 +163,8 @@ class Loop:
             began_ms=began,
             time_ms=self.now,
             live=live,
-            cached=plan.cache.cached,
+            cached=cached,
+            idle=idle,
             batch=len(lengths),
             running=running,
             waiting=len(plan.waiting),
@@ -198,88 +174,6 @@ class Loop:
             row_pages=row_pages,
             preempted=len(step.preempted),
         )
-
-    # ---- rows and pages ----------------------------------------------------------------------------------------------
-
-    def _admit(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            job.row = self.pool.open_row()
-            job.seen = None
-        sharing = [job for job in jobs if job.shared]
-        if sharing:
-            self._assign(sharing, [job.blocks for job in sharing])
-
-    def _assign(self, jobs: Sequence[Job], heads: Sequence[Sequence[Block]]) -> None:
-        parts = [self._cells(_pages_of(blocks)) for blocks in heads]
-        rows, indptr = self._upload([job.row.index for job in jobs], np.cumsum([0, *(part.shape[0] for part in parts)]))
-        self._timed("assign", self.pool.assign, rows, torch.cat(parts), indptr)
-
-    def _keep(self, job: Job, kept: Kept) -> None:
-        if kept.swapped > kept.before:
-            # Somebody else's pages hold the same tokens: give back this row's, and read theirs.
-            self._free(self._row_pages(job, kept.before, kept.swapped))
-            self._assign([job], [[block for block in kept.blocks if block.end <= kept.swapped]])
-            job.seen = None
-        if kept.end > kept.swapped:
-            source = self._row_pages(job, kept.swapped, kept.end)
-            for block in kept.new:
-                block.handle = (source, block.first - kept.swapped)
-                if job.seen is not None and len(job.seen) >= block.end:
-                    block.seen = job.seen[block.first : block.end]
-
-    def _row_pages(self, job: Job, first: int, end: int) -> torch.Tensor:
-        """Return a copy of the virtual ids of pages `[first, end)` of a row, int32."""
-        row, size = self.pool.requests.table[job.row.index], self.settings.page_size
-        if self.settings.form == "token":
-            return row[first * size : end * size : size] // size
-        return row[first:end].clone()
-
-    def _cells(self, pages: torch.Tensor) -> torch.Tensor:
-        """Return page ids as cells of the request table, int32."""
-        if self.settings.form == "page":
-            return pages
-        size = self.settings.page_size
-        offsets = torch.arange(size, dtype=torch.int32, device=pages.device)
-        return (pages[:, None] * size + offsets).flatten()
-
-    def _free_blocks(self, blocks: Sequence[Block]) -> None:
-        if any(block.pages for block in blocks):
-            self._free(_pages_of(blocks))
-
-    def _free(self, ids: torch.Tensor) -> None:
-        self._timed("free", self.pool.free, ids)
-
-    def _release(self, leaving: Sequence[Leaving]) -> None:
-        size = self.settings.page_size
-        for start in range(0, len(leaving), self.settings.max_batch):
-            some = leaving[start : start + self.settings.max_batch]
-            rows, lengths, starts = self._upload(
-                [one.job.row.index for one in some],
-                [one.length for one in some],
-                [one.shared * size for one in some],
-            )
-            self._timed(
-                "release",
-                self.pool.release,
-                [one.job.row for one in some],
-                rows,
-                lengths,
-                starts=starts,
-                pages=sum(one.pages for one in some),
-            )
-
-    def _upload(self, *parts: Any) -> list[torch.Tensor]:
-        """Return device copies of int sequences, int32, sent in one transfer."""
-        packed = np.zeros((len(parts), self._section), dtype=np.int32)
-        for line, part in zip(packed, parts, strict=True):
-            line[: len(part)] = part
-        sent = torch.from_numpy(packed).to(self.pool.device)
-        return [sent[place, : len(part)] for place, part in enumerate(parts)]
-
-    def _timed(self, name: str, call: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-        began = time.perf_counter_ns()
-        call(*args, **kwargs)
-        self.record.calls.setdefault(name, array("q")).append(time.perf_counter_ns() - began)
 
     # ---- looking -----------------------------------------------------------------------------------------------------
 
@@ -342,28 +236,3 @@ class Loop:
             self.pool.check()
         except FaultError as error:
             raise Mismatch(f"the end: {error}") from error
-
-
-def _pages_of(blocks: Iterable[Block]) -> torch.Tensor:
-    """Return the page ids of blocks end to end, int32; neighbours cut from one copy are taken as one slice."""
-    pieces: list[tuple[torch.Tensor, int, int]] = []
-    for block in blocks:
-        if not block.pages:
-            continue
-        source, start = block.handle
-        if pieces and pieces[-1][0] is source and pieces[-1][2] == start:
-            pieces[-1] = (source, pieces[-1][1], start + block.pages)
-        else:
-            pieces.append((source, start, start + block.pages))
-    slices = [source[start:end] for source, start, end in pieces]
-    return slices[0] if len(slices) == 1 else torch.cat(slices)
-
-
-def need_rows_fit(requests: Sequence[Request], max_context: int) -> None:
-    """Refuse a request that a row of the request table has no room for."""
-    for number, request in enumerate(requests, 1):
-        if request.tokens > max_context:
-            raise InvalidArgument(
-                f"request {number} ({request.input_tokens} tokens in, {request.output_tokens} out) needs a row of "
-                f"{request.tokens} tokens, --max-context is {max_context}: pass --max-context {request.tokens} or more"
-            )

@@ -14,12 +14,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from pagebind_bench.replay.record import Record
 
 INK, SOFT, GRID = "#1f2933", "#6b7785", "#e6eaee"
-OWN, CACHED, RUNNING, WAITING, ENTRIES, ALARM = "#2f6fde", "#9cc3ff", "#0f9d84", "#e58a2b", "#7a52cc", "#d23b4a"
+OWN, SHARED, CACHED = "#2f6fde", "#7fa9ee", "#d5e3fa"
+RUNNING, WAITING, ENTRIES, ALARM = "#0f9d84", "#e58a2b", "#7a52cc", "#d23b4a"
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",  # text stays text: it takes the page's font and can be searched
     "svg.hashsalt": "pagebind",
@@ -43,19 +44,23 @@ STYLE: dict[str, Any] = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
 }
+WIDTH = 9.6
+"""Inches; text is sized against it, the page scales the whole."""
 Series = Mapping[str, Sequence[float]]
 
 
 def pages(series: Series, capacity: int) -> str:
-    """Pages over virtual time: those of running requests on top of those of cached prefixes; preemptions below."""
+    """Pages over virtual time: requests' own, shared prefixes, cached ones that nobody uses; marks for preemptions."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        time, (live, cached, peak) = _columns(series, "live", "cached", "peak_live")
+        time, (live, cached, idle, peak) = _columns(series, "live", "cached", "idle", "peak_live")
+        own = live - cached
+        axes.fill_between(time, 0, own, color=OWN, lw=0, label="requests' own")
         if np.nanmax(cached, initial=0) > 0:
-            axes.fill_between(time, 0, cached, color=CACHED, lw=0, label="cached prefixes")
-        axes.fill_between(time, cached, live, color=OWN, alpha=0.85, lw=0, label="running requests' own")
-        axes.plot(time, peak, color=INK, lw=0.7, alpha=0.7, label="highest in the interval")
+            axes.fill_between(time, own, live - idle, color=SHARED, lw=0, label="shared prefixes in use")
+            axes.fill_between(time, live - idle, live, color=CACHED, lw=0, label="cached, not in use")
+        axes.plot(time, peak, color=INK, lw=0.7, alpha=0.7, label="highest")
         axes.axhline(capacity, color=SOFT, lw=1, ls=(0, (5, 3)), label=f"the pool, {capacity:,}")
         axes.set_ylim(0, capacity * 1.08)
         preempted = np.array(series.get("preempted", ())) > 0
@@ -75,7 +80,7 @@ def batch(series: Series, most: int) -> str:
         above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 2]})
         time, (lanes, peak, waiting, peak_waiting) = _columns(series, "batch", "peak_batch", "waiting", "peak_waiting")
         above.fill_between(time, 0, lanes, color=RUNNING, alpha=0.8, lw=0, label="lanes of a step, mean")
-        above.plot(time, peak, color=INK, lw=0.7, alpha=0.7, label="highest in the interval")
+        above.plot(time, peak, color=INK, lw=0.7, alpha=0.7, label="highest")
         top = max(float(np.nanmax(peak, initial=1)), 1)
         if top > most * 0.6:
             above.axhline(most, color=SOFT, lw=1, ls=(0, (5, 3)), label=f"--max-batch, {most:,}")
@@ -96,7 +101,7 @@ def entries(series: Series) -> str:
         axes = figure.subplots()
         time, (mean, peak) = _columns(series, "entries", "peak_entries")
         axes.fill_between(time, 0, mean, color=ENTRIES, alpha=0.75, lw=0, label="entries of a step, mean")
-        axes.plot(time, peak, color=INK, lw=0.7, alpha=0.7, label="highest in the interval")
+        axes.plot(time, peak, color=INK, lw=0.7, alpha=0.7, label="highest")
         axes.set_ylim(0, max(float(np.nanmax(peak, initial=1)), 1) * 1.12)
         _finish(axes, time, "entries")
 
@@ -108,24 +113,26 @@ def times(record: Record) -> str:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        names = list(record.calls)[::-1]
-        for place, name in enumerate(names):
-            spent = np.frombuffer(record.calls[name], dtype=np.int64) / 1000
+        called = record.called()[::-1]
+        for place, (_, nanoseconds) in enumerate(called):
+            spent = np.frombuffer(nanoseconds, dtype=np.int64) / 1000
             low, q1, median, q3, high = (float(np.quantile(spent, q)) for q in (0.01, 0.25, 0.5, 0.75, 0.99))
             axes.hlines(place, low, high, color=OWN, lw=1.4)
             axes.vlines([low, high], place - 0.12, place + 0.12, color=OWN, lw=1.4)
             axes.barh(place, q3 - q1, left=q1, height=0.44, color="#bcd3f7", edgecolor=OWN, lw=1.2, zorder=3)
             axes.vlines(median, place - 0.22, place + 0.22, color=INK, lw=2, zorder=4)
             axes.annotate(f"{median:,.1f}", (median, place + 0.27), ha="center", va="bottom", fontsize=9, color=INK)
-        axes.set_yticks(range(len(names)), names)
+        axes.set_yticks(range(len(called)), [name for name, _ in called])
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
         axes.set_xlabel("microseconds (log scale)")
-        axes.set_ylim(-0.5, len(names) - 0.15)
+        axes.set_ylim(-0.5, len(called) - 0.3)
         axes.grid(axis="y", visible=False)
         axes.tick_params(axis="y", labelcolor=INK)
 
-    return _svg(draw, 0.75 + 0.58 * max(len(record.calls), 1))
+    return _svg(draw, 0.8 + 0.55 * max(len(record.called()), 1))
 
 
 def _columns(series: Series, *names: str) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -150,13 +157,17 @@ def _finish(axes: Axes, time: np.ndarray, label: str, *, bottom: bool = True) ->
         axes.set_xlabel("seconds on the virtual clock")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.legend(
-        loc="lower left", bbox_to_anchor=(0, 1.0), ncols=5, borderaxespad=0.2, columnspacing=1.6, handlelength=1.4
+        loc="lower left", bbox_to_anchor=(0, 1.0), ncols=6, borderaxespad=0.2, columnspacing=1.4, handlelength=1.4
     )
 
 
 def _svg(draw: Callable[[Figure], None], height: float) -> str:
     with plt.rc_context(STYLE):  # type: ignore[arg-type]  # newer stubs want its keys as literals
-        figure = plt.figure(figsize=(9.6, height), layout="constrained")
+        figure = plt.figure(figsize=(WIDTH, height))
+        # The same margins everywhere, in inches, so that the axes of all figures stand above one another.
+        figure.subplots_adjust(
+            left=0.8 / WIDTH, right=1 - 0.1 / WIDTH, bottom=0.5 / height, top=1 - 0.32 / height, hspace=0.45
+        )
         draw(figure)
         stream = io.StringIO()
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})

@@ -13,6 +13,7 @@ COLUMNS = (
     "time_ms",  # the same, at the end of the step
     "live",  # pages that are bound
     "cached",  # those that belong to the prefix cache
+    "idle",  # those that no running request uses: they can be evicted
     "batch",  # lanes
     "running",  # requests
     "waiting",  # requests
@@ -22,6 +23,8 @@ COLUMNS = (
     "row_pages",  # that these rows hold; a shared page counts in each
     "preempted",  # requests
 )
+OPERATIONS = ("extend", "read_table", "assign", "release", "free")
+"""What a replay calls, in the order reports tell it."""
 POINTS = 600
 """Points that a series is thinned to for figures and JSON."""
 
@@ -31,7 +34,7 @@ class Record:
     """A replay's steps and call times."""
 
     steps: dict[str, array[float]] = field(default_factory=lambda: {name: array("d") for name in COLUMNS})
-    calls: dict[str, array[int]] = field(default_factory=dict)
+    calls: dict[str, array[int]] = field(default_factory=lambda: {name: array("q") for name in OPERATIONS})
     """Host nanoseconds of every call, by operation."""
     first_token_ms: array[float] = field(default_factory=lambda: array("d"))
     latency_ms: array[float] = field(default_factory=lambda: array("d"))
@@ -48,10 +51,14 @@ class Record:
         """Return one column, float64 `[steps]`."""
         return np.frombuffer(self.steps[name], dtype=np.float64) if len(self) else np.zeros(0)
 
+    def called(self) -> list[tuple[str, array[int]]]:
+        """Return the operations that were called, with their times."""
+        return [(name, times) for name, times in self.calls.items() if times]
+
     def operations(self) -> dict[str, dict[str, float]]:
         """Return calls, and p50, p99 and total of the host time of each operation, in microseconds."""
         told = {}
-        for name, nanoseconds in self.calls.items():
+        for name, nanoseconds in self.called():
             spent = np.frombuffer(nanoseconds, dtype=np.int64) / 1000
             told[name] = {
                 "calls": len(spent),

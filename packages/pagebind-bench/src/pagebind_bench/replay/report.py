@@ -53,7 +53,7 @@ def make_report(
             "device": str(device),
             "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
             "index_dtype": str(pool.tables.v2p.dtype).removeprefix("torch."),
-            "composed": [name for name in loop.record.calls if name not in pool.backend.planners],
+            "composed": [name for name, _ in loop.record.called() if name not in pool.backend.planners],
         },
         "trace": {
             "source": source,

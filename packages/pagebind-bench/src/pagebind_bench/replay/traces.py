@@ -259,9 +259,9 @@ def _request(path: Path, line: int, form: Form, fields: dict[str, Any]) -> Reque
 
 def _timestamp_ms(text: str) -> float:
     """Return a date and time as milliseconds since 1970, keeping fractions finer than Python's microseconds."""
-    head, _, tail = text.strip().partition(".")
+    head, _, tail = text.strip().replace("Z", "+00:00").partition(".")
     digits = tail[: len(tail) - len(tail.lstrip("0123456789"))]
-    moment = datetime.fromisoformat(head + tail[len(digits) :].strip().replace("Z", "+00:00"))
+    moment = datetime.fromisoformat(head + tail[len(digits) :].strip())
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
     return moment.timestamp() * 1000 + (float(f"0.{digits}") * 1000 if digits else 0)

@@ -1,5 +1,7 @@
 """The operations, one file each. A new operation is a file here and a line below."""
 
+from typing import Any
+
 from pagebind.operation import Operation
 from pagebind.ops.alloc import ALLOC, AllocSpec
 from pagebind.ops.assign import ASSIGN, AssignSpec
@@ -13,7 +15,7 @@ from pagebind.ops.translate import TRANSLATE, TranslateSpec
 from pagebind.ops.truncate import TRUNCATE, TruncateSpec
 from pagebind.ops.unbind import UNBIND, UnbindSpec
 
-OPERATIONS: dict[str, Operation] = {
+OPERATIONS: dict[str, Operation[Any, Any]] = {
     operation.name: operation
     for operation in (
         READ_TABLE,

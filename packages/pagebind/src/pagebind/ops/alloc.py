@@ -120,7 +120,7 @@ def compose(spec: AllocSpec, device: torch.device, planners: Mapping[str, Planne
             tables.state[STARVED] += ids.shape[0] - taken.found
             add(tables.state, bad_bind=taken.refused)
 
-    return Composed(run, bind)
+    return Composed("alloc", device, run, bind)
 
 
 ALLOC: Operation[AllocSpec, Alloc] = Operation(

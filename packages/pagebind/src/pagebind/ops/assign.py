@@ -153,7 +153,7 @@ def compose(spec: AssignSpec, device: torch.device, planners: Mapping[str, Plann
         if options.count:
             add(state, clipped=lanes.clipped, bad_row=lanes.bad_row)
 
-    return Composed(run)
+    return Composed("assign", device, run)
 
 
 ASSIGN: Operation[AssignSpec, Assign] = Operation(

@@ -222,6 +222,22 @@ def faults(
     }
 
 
+def _pages_touched(
+    lanes: ExtendLanes, last: torch.Tensor, last_page: torch.Tensor, taken: stacks.Taken
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    # Every page new tokens lie in, lane after lane: the last one held, where they go on with it, then the new ones.
+    touched = lanes.new_pages + lanes.goes_on
+    first = begins(touched)
+    went_on = first[lanes.goes_on]
+    fresh = torch.ones(int(touched.sum()), dtype=torch.bool, device=first.device)
+    fresh[went_on] = False
+    virtual, physical = torch.empty_like(fresh, dtype=torch.int64), torch.empty_like(fresh, dtype=torch.int64)
+    virtual[went_on], physical[went_on] = last[lanes.goes_on], last_page[lanes.goes_on].long()
+    if taken.virtual.shape[0]:
+        virtual[fresh], physical[fresh] = taken.virtual.long(), taken.physical.long()
+    return first, virtual, physical
+
+
 def compose(spec: ExtendSpec, device: torch.device, planners: Mapping[str, Planner], options: LaunchOptions) -> Launch:
     """Take pages off the stacks and write rows and slots with torch; bind with the core operation."""
     ps = spec.page_size
@@ -251,16 +267,7 @@ def compose(spec: ExtendSpec, device: torch.device, planners: Mapping[str, Plann
             tables.state[STARVED] += asked - taken.found
             tables.state[COUNT_MISMATCH] += int(pages is not None and pages != asked)
 
-        # Every page that new tokens lie in, lane after lane: the last one held, where they go on with it, and new ones.
-        touched = lanes.new_pages + lanes.goes_on
-        first = begins(touched)
-        went_on = first[lanes.goes_on]
-        fresh = torch.ones(int(touched.sum()), dtype=torch.bool, device=first.device)
-        fresh[went_on] = False
-        virtual, physical = torch.empty_like(fresh, dtype=torch.int64), torch.empty_like(fresh, dtype=torch.int64)
-        virtual[went_on], physical[went_on] = last[lanes.goes_on], last_page[lanes.goes_on].long()
-        virtual[fresh], physical[fresh] = taken.virtual.long(), taken.physical.long()
-
+        first, virtual, physical = _pages_touched(lanes, last, last_page, taken)
         lane, step = expand(lanes.tokens)
         token = lanes.prefix.index_select(0, lane).add_(step)
         page = quotient(token, ps)
@@ -269,8 +276,9 @@ def compose(spec: ExtendSpec, device: torch.device, planners: Mapping[str, Plann
         entry = (physical * scale).index_select(0, page).add_(offset)
         entry.masked_fill_((physical < 0).index_select(0, page), SINK)
 
-        unwritten, rest = expand(lanes.slots - lanes.tokens)
-        slots[(lanes.begin + lanes.tokens).index_select(0, unwritten).add_(rest)] = SINK
+        if lanes.clipped.any() or lanes.bad_row.any():
+            unwritten, rest = expand(lanes.slots - lanes.tokens)
+            slots[(lanes.begin + lanes.tokens).index_select(0, unwritten).add_(rest)] = SINK
         slots.scatter_(0, lanes.begin.index_select(0, lane).add_(step), entry.to(slots.dtype))
         if spec.form == "token":
             ids = (virtual * ps).index_select(0, page).add_(offset)
@@ -282,7 +290,7 @@ def compose(spec: ExtendSpec, device: torch.device, planners: Mapping[str, Plann
             at = cell(request_table, lanes.row, lanes.held).index_select(0, lane).add_(step)
             flat(request_table).scatter_(0, at, taken.virtual.to(request_table.dtype))
 
-    return Composed(run, bind)
+    return Composed("extend", device, run, bind)
 
 
 EXTEND: Operation[ExtendSpec, Extend] = Operation(

@@ -109,7 +109,7 @@ def compose(spec: FreeSpec, device: torch.device, planners: Mapping[str, Planner
         stacks.push(tables, ids, freed)
         tables.state[EPOCH] += 1
 
-    return Composed(run, unbind)
+    return Composed("free", device, run, unbind)
 
 
 FREE: Operation[FreeSpec, Free] = Operation(

@@ -1,6 +1,6 @@
 """What lanes of a batch are before anything is read: their rows, their lengths, the cells they cover, what was cut.
 
-Faults checks, composed forms and the CPU backend judge lanes here, so that they count alike.
+Fault checks, composed forms and the CPU backend judge lanes here, so that they count alike.
 """
 
 from __future__ import annotations

@@ -278,7 +278,7 @@ def compose(
             tabled = step < lanes.tabled[lane]
             table[lane[tabled], column[tabled]] = entries[tabled]
 
-    return Composed(run, translate)
+    return Composed("read_stream", device, run, translate)
 
 
 READ_STREAM: Operation[ReadStreamSpec, ReadStream] = Operation(

@@ -116,7 +116,7 @@ def compose(spec: ReleaseSpec, device: torch.device, planners: Mapping[str, Plan
         lanes = truncate.lanes_of(spec, request_table, req_rows, seq_lens, starts, freed, whole_row=True)
         truncate.give_back(spec, request_table, tables, lanes, unbind, options.count, freed, pages)
 
-    return Composed(run, unbind)
+    return Composed("release", device, run, unbind)
 
 
 RELEASE: Operation[ReleaseSpec, Release] = Operation(

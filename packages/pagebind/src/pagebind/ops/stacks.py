@@ -47,6 +47,9 @@ def find(tables: PageTables, n: int) -> Found:
 
 def take(tables: PageTables, n: int, bind: Launch) -> Taken:
     """Take `n` pages, or as many as there are, bind them by the launch `bind`, and move the positions. Waits."""
+    if n == 0:
+        none = tables.virtual_stack[:0]
+        return Taken(none, none, 0, none.bool())
     virtual, physical, from_holes = find(tables, n)
     k = virtual.shape[0]
     refused = ~bindable(virtual, physical, tables.v2p, tables.p2v)

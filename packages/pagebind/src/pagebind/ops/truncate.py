@@ -220,7 +220,7 @@ def compose(
         lanes = lanes_of(spec, request_table, req_rows, seq_lens, keep_lens, freed, whole_row=False)
         give_back(spec, request_table, tables, lanes, unbind, options.count, freed, pages)
 
-    return Composed(run, unbind)
+    return Composed("truncate", device, run, unbind)
 
 
 def plan_unbind(

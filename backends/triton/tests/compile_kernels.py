@@ -1,0 +1,81 @@
+"""Compile every kernel for an H100 or H200 (sm_90), without a GPU, and print the kernels' names as JSON.
+
+Run it without TRITON_INTERPRET. Plans made for the meta device hold the very variants that a GPU's plans hold.
+"""
+
+import json
+import sys
+from importlib import import_module
+from itertools import product
+
+import torch
+import triton
+from pagebind.operation import LaunchOptions
+from pagebind.ops import (
+    AllocSpec,
+    AssignSpec,
+    BindSpec,
+    ExtendSpec,
+    FreeSpec,
+    ReadStreamSpec,
+    ReadTableSpec,
+    ReleaseSpec,
+    TranslateSpec,
+    TruncateSpec,
+    UnbindSpec,
+)
+from triton.backends.compiler import GPUTarget
+
+# Every pair of choices occurs, and so every branch of every kernel; the last choice is whether faults are counted.
+CHOICES = (
+    ("token", "page", False, True),
+    ("page", "token", True, True),
+    ("token", "token", True, False),
+    ("page", "page", False, False),
+)
+
+
+def specs():
+    """Yield operations with specs, of narrow dtypes and of wide ones, and whether faults are counted."""
+    for dtype, (form, granularity, flag, counted) in product((torch.int32, torch.int64), CHOICES):
+        index, both = {"index_dtype": dtype}, {"index_dtype": dtype, "id_dtype": dtype}
+        lens = {"row_dtype": dtype, "length_dtype": dtype}
+        # 3 is no power of two; 2**33 needs 64 bits and a plan that has them.
+        sizes = {"page_size": 3, "num_physical": 9, "multiplier": 2**33 if dtype is torch.int64 else 5}
+        lanes = {"max_bs": 4, "form": form, **lens}
+        reads = {"granularity": granularity, "windowed": flag, "max_width": 9, "out_dtype": dtype}
+        reads |= {**index, **lanes, **sizes}
+        yield "read_table", ReadTableSpec(fill="sink" if flag else "prefix", **reads), counted
+        yield (
+            "read_stream",
+            ReadStreamSpec(max_items=9, with_table=flag, indptr_dtype=dtype, **reads),
+            counted,
+        )
+        yield "release", ReleaseSpec(max_pages=9, page_size=3, shared=flag, **both, **lanes), counted
+        yield "truncate", TruncateSpec(max_pages=9, page_size=3, **both, **lanes), counted
+        wide = {"indptr_dtype": dtype, "out_dtype": dtype}
+        yield "extend", ExtendSpec(max_tokens=9, num_virtual=9, **sizes, **index, **lanes, **wide), counted
+        ranks = {"ranks": 2, "rank": 1} if flag else {}
+        yield "translate", TranslateSpec(max_items=9, out_dtype=dtype, **sizes, **both, **ranks), counted
+        yield "assign", AssignSpec(max_bs=4, max_items=9, row_dtype=dtype, indptr_dtype=dtype), counted
+        for name, spec in (("bind", BindSpec), ("unbind", UnbindSpec), ("alloc", AllocSpec), ("free", FreeSpec)):
+            yield name, spec(max_items=9, **both), counted
+
+
+def main():
+    """Compile what is not compiled yet; a compiler's error ends the run with its message."""
+    done = {}
+    for name, spec, counted in specs():
+        operation = import_module(f"pagebind_triton.{name}")
+        planned = operation.plan(spec, torch.device("meta"), LaunchOptions(count=counted))
+        for variant in planned.variants:
+            source = variant.source()
+            key = (source.name, tuple(source.signature.values()), tuple(source.constants.items()))
+            if key not in done:
+                target = GPUTarget("cuda", 90, 32)
+                done[key] = triton.compile(source, target=target, options={"num_warps": variant.warps})
+    json.dump([list(key[:2]) for key in done], sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Launch sizes, what is compiled when, and that results do not depend on how many programs share the work."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+from pagebind.errors import CaptureError
+from pagebind.operation import LaunchOptions
+from pagebind_triton.launch import Grid, PlannedLaunch, plan_grid
+
+CUDA = torch.device("cuda", 0)
+
+
+class Recorded:
+    """A variant that notes what is done with it."""
+
+    def __init__(self):
+        self.ready = False
+        self.compiled = 0
+
+    def compile(self):
+        self.ready = True
+        self.compiled += 1
+
+
+@pytest.fixture
+def _capturing(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+
+
+@pytest.mark.usefixtures("_capturing")
+def test_a_call_that_would_compile_inside_a_capture_is_refused_before_it_launches():
+    launched = []
+    variant = Recorded()
+    planned = PlannedLaunch(lambda: launched.append(1), [variant], CUDA)
+    with pytest.raises(CaptureError, match=r"warmup\(\)"):
+        planned()
+    assert not launched
+    assert not variant.compiled
+    planned.warmup()
+    planned()
+    assert launched == [1]
+    assert variant.compiled == 1
+
+
+@pytest.mark.usefixtures("_capturing")
+def test_a_kernel_that_another_plan_compiled_may_be_launched_inside_a_capture():
+    launched = []
+    variant = Recorded()
+    variant.ready = True
+    PlannedLaunch(lambda: launched.append(1), [variant], CUDA)()
+    assert launched == [1]
+
+
+@pytest.mark.parametrize(
+    ("bs", "programs", "shared"), [(1, 257, 257), (64, 1024, 16), (256, 1024, 4), (600, 1200, 2), (100_000, 16384, 1)]
+)
+def test_a_gpu_gets_about_1024_programs_and_no_more_than_the_width_can_use(bs, programs, shared):
+    assert plan_grid(CUDA, LaunchOptions()).rows(bs, 131_073) == (programs, shared)
+
+
+@pytest.mark.parametrize("programs", [1, 3, 5, 64])
+def test_options_bound_the_programs_and_every_row_has_as_many(programs):
+    grid = plan_grid(CUDA, LaunchOptions(threads=100, programs=programs))
+    assert grid.block == 64
+    for rows in (1, 2, 7, 1000):
+        launched, shared = grid.rows(rows, 10_000)
+        assert 1 <= launched <= programs
+        assert launched % shared == 0
+    assert grid.lanes(10**9) == programs
+
+
+def test_empty_widths_still_launch_one_program():
+    assert Grid(16, 4, 4).rows(3, 0) == (3, 1)
+    assert Grid(16, 4, 4).lanes(0) == 1
+
+
+def test_frees_with_gaps_agree_over_blocks_and_programs_and_leave_no_ticket():
+    pytest.importorskip("triton", reason="triton is not installed")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    script = Path(__file__).parent / "free_with_gaps.py"
+    run = subprocess.run(  # noqa: PLW1510  (the assertion shows why it failed)
+        [sys.executable, script], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    answers = json.loads(run.stdout)
+    assert len(answers["states"]) == 6
+    for state, virtual, holes in answers["states"]:
+        assert virtual[:5] == [5, 4, 3, 2, 1]
+        assert virtual[5:] == answers["served"]
+        assert holes == [100 - v for v in answers["served"]]
+        assert state[16:] == [0] * 16
+    assert answers["compiled"] == 0
