@@ -6,8 +6,9 @@ from random import Random
 
 import pytest
 import torch
-
 from pagebind import ops
+from pagebind.words import Fill, Form
+
 from pagebind_conformance import generate
 from pagebind_conformance.guarded import POISON
 from pagebind_conformance.subject import Subject
@@ -29,11 +30,9 @@ MANY = 65_600
 STRIDE = 1_048_576
 ROWS = 2_049
 
-many_lanes = pytest.mark.parametrize("fill", ["prefix", "sink"])
 
-
-@many_lanes
-def test_a_table_of_more_than_65535_lanes(subject: Subject, fill: str) -> None:
+@pytest.mark.parametrize("fill", ["prefix", "sink"])
+def test_a_table_of_more_than_65535_lanes(subject: Subject, fill: Fill) -> None:
     subject.need_mode("gpu", "cpu", what="a batch over 65,535")
     rng = Random(1)
     v2p, _ = generate.page_tables(rng, 400, 512, 390)
@@ -92,9 +91,7 @@ def test_more_than_65535_rows_are_extended_cut_assigned_and_emptied(subject: Sub
     rows = held_rows(rng, pool, lens, 3, 1, "page")
     sizes = [rng.randrange(3) for _ in range(MANY)]
     indptr = generate.offsets(rng, sizes, torch.int32)
-    spec = ops.ExtendSpec(
-        max_bs=MANY, max_tokens=2 * MANY, page_size=1, num_virtual=num, num_physical=num, form="page"
-    )
+    spec = ops.ExtendSpec(max_bs=MANY, max_tokens=2 * MANY, page_size=1, num_virtual=num, num_physical=num, form="page")
     rows, pool, _ = extend(subject, spec, rows, order, lens, indptr, pool, capacity=indptr[-1])
     grown = [1 + n for n in sizes]
     cut = ops.TruncateSpec(max_bs=MANY, max_pages=2 * MANY, page_size=1, form="page")
@@ -108,7 +105,7 @@ def test_more_than_65535_rows_are_extended_cut_assigned_and_emptied(subject: Sub
 
 
 @pytest.mark.parametrize("form", ["token", "page"])
-def test_a_table_a_million_columns_wide(subject: Subject, form: str) -> None:
+def test_a_table_a_million_columns_wide(subject: Subject, form: Form) -> None:
     subject.need_mode("gpu", "cpu", what="a million columns")
     bs, num, device = 3, 5000, subject.device
     random = torch.Generator().manual_seed(7)

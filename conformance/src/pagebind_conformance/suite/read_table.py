@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
 from pagebind import LaunchOptions
 from pagebind.errors import InvalidArgument
 from pagebind.ops import READ_TABLE, ReadTableSpec
+
 from pagebind_conformance import generate
 from pagebind_conformance.guarded import Layout
 from pagebind_conformance.subject import Subject
@@ -115,7 +115,7 @@ def test_case_22_empty_rows_stay_untouched_between_others(subject: Subject, page
 
 @every_spec
 def test_an_empty_batch_writes_nothing(subject: Subject, planned: ReadTableSpec) -> None:
-    starts = [] if planned.windowed else None
+    starts: list[int] | None = [] if planned.windowed else None
     read_table(subject, planned, [[4, 5]], [], [], [0, 2, 1, -1], width=1, rows=2, starts=starts)
 
 
@@ -157,9 +157,7 @@ def test_a_length_delta_widens_every_lane_before_clipping(subject: Subject, plan
     lens = [0, 2, planned.page_size, 3 * planned.page_size]
     starts = [0, 1, 0, planned.page_size] if planned.windowed else None
     width = 4 * (planned.page_size if planned.granularity == "token" else 1)
-    read_table(
-        subject, planned, [row] * 2, [0, 1, 0, 1], lens, v2p, width=width, starts=starts, seq_len_delta=delta
-    )
+    read_table(subject, planned, [row] * 2, [0, 1, 0, 1], lens, v2p, width=width, starts=starts, seq_len_delta=delta)
 
 
 @every_spec
@@ -184,7 +182,15 @@ def test_counting_off_changes_no_value_and_no_counter(subject: Subject, planned:
     starts = [0, 1, 0] if planned.windowed else None
     for how in (How(checks="off"), How(counted=False)):
         read_table(
-            subject, planned, table, [2, 9, 0], [99, 3, -4], [0, 9, 4, 7, -1, 5, -1], width=width, starts=starts, how=how
+            subject,
+            planned,
+            table,
+            [2, 9, 0],
+            [99, 3, -4],
+            [0, 9, 4, 7, -1, 5, -1],
+            width=width,
+            starts=starts,
+            how=how,
         )
 
 
@@ -212,7 +218,9 @@ def test_generated_tables_equal_the_oracle(subject: Subject, planned: ReadTableS
         delta=st.integers(-3, 9),
         gaps=st.tuples(st.integers(0, 3), st.integers(0, 3)),
     )
-    def equal(rng: Random, bs: int, requests: int, cells: int, extra: int, narrower: int, delta: int, gaps) -> None:
+    def equal(
+        rng: Random, bs: int, requests: int, cells: int, extra: int, narrower: int, delta: int, gaps: tuple[int, int]
+    ) -> None:
         v2p, _ = generate.page_tables(rng, rng.randint(2, 80), 512, rng.randint(0, 80))
         table = generate.request_table(
             rng, requests, cells, planned.page_size, planned.form, range(1, len(v2p) - 1) or [0]
