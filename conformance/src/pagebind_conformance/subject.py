@@ -19,7 +19,7 @@ from pagebind.registry import resolve_device
 NOT_SUPPORTED = "not supported: "
 """How the reason of a skip begins where the backend does not declare what a case asks for."""
 
-EXAMPLES: Mapping[Mode, int] = {"cpu": 20, "gpu": 40, "interpreter": 4, "host": 4}
+EXAMPLES: Mapping[Mode, int] = {"cpu": 20, "gpu": 40, "interpreter": 4, "host": 12}
 """Generated cases for each spec, by mode: an interpreted program takes milliseconds."""
 
 COMPOSED_SHARE = 0.25

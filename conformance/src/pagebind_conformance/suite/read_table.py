@@ -50,6 +50,8 @@ def identify(value: ReadTableSpec) -> str:
     return "-".join([*parts, "".join(f"i{8 * dtype.itemsize}" for dtype in dtypes)])
 
 
+V2P = [0, 13, 11, 12, -1]
+
 every_spec = pytest.mark.parametrize("planned", SPECS, ids=identify)
 page_sizes = pytest.mark.parametrize("page_size", [1, 2, 3], ids="ps{}".format)
 forms = pytest.mark.parametrize("form", ["token", "page"])
@@ -79,11 +81,10 @@ def test_case_02_a_row_longer_than_the_table_stays_in_its_row(subject: Subject, 
 @page_sizes
 @pytest.mark.parametrize("fill", ["prefix", "sink"])
 def test_case_09_padded_rows_show_no_page_of_a_finished_request(subject: Subject, fill: str, page_size: int) -> None:
-    v2p = [0, 13, 11, 12, -1]
     rows = [generate.spread(pages, page_size, "token") for pages in ([1, 2], [2, 3], [3, 1])]
     planned = spec(page_size, fill=fill)
-    read_table(subject, planned, rows, [0, 1, 2], [2 * page_size] * 3, v2p, width=2, rows=4, before=7)
-    out = read_table(subject, planned, rows, [0, 0, 0, 0], [2 * page_size, 0, 0, 0], v2p, width=2, rows=4, before=7)
+    read_table(subject, planned, rows, [0, 1, 2], [2 * page_size] * 3, V2P, width=2, rows=4, before=7)
+    out = read_table(subject, planned, rows, [0, 0, 0, 0], [2 * page_size, 0, 0, 0], V2P, width=2, rows=4, before=7)
     assert out == [[13, 11]] + [[7, 7] if fill == "prefix" else [0, 0]] * 3
 
 
@@ -111,6 +112,14 @@ def test_case_22_empty_rows_stay_untouched_between_others(subject: Subject, page
     rows = [generate.spread([1, 2], page_size, "token")] * 3
     out = read_table(subject, spec(page_size), rows, [0, 1, 2], [0, 2 * page_size, 0], v2p, width=2, before=7)
     assert out == [[7, 7], [2, 4], [7, 7]]
+
+
+@forms
+@pytest.mark.parametrize("page_size", [2, 3], ids="ps{}".format)
+def test_a_page_that_is_begun_has_its_entry(subject: Subject, page_size: int, form: str) -> None:
+    row = generate.spread([1, 3, 2], page_size, form)
+    out = read_table(subject, spec(page_size, form=form), [row], [0], [page_size + 1], V2P, width=3, before=7)
+    assert out == [[13, 12, 7]]
 
 
 @every_spec
