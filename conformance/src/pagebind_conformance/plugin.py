@@ -52,10 +52,11 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--report is {report}, which is a folder; name a file")
     try:
         own, composed = choose(config.getoption("--backend"), config.getoption("--device"), examples)
+        recorder = Recorder(config, own)
     except PagebindError as error:
         raise pytest.UsageError(str(error)) from error
     config.stash[CHOSEN], config.stash[COMPOSED] = own, composed
-    config.pluginmanager.register(Recorder(config, own), "pagebind-conformance-recorder")
+    config.pluginmanager.register(recorder, "pagebind-conformance-recorder")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -149,6 +149,7 @@ def test_an_empty_batch_launches_nothing(subject: Subject, operation: Operation[
     record = replace(
         subject.backend,
         planners={operation.name: lambda *planned: NoWarmup(lambda *a, **k: launched.append(a))},
+        features=operation.features(spec),
     )
     call(plan_with(record, operation, spec, subject.device, "count", LaunchOptions()), operation, arguments)
     assert not launched
