@@ -26,7 +26,7 @@ class Recorder:
     def __init__(self, config: pytest.Config, subject: Subject) -> None:
         self.config = config
         self.subject = subject
-        self.package = source.package_of(subject.backend, config.getoption("--backend"))
+        self.package = source.package_of(subject.backend, subject.asked)
         self.known = known.load(source.folder_of(self.package), subject.mode)
         self.cases: dict[str, dict[str, Any]] = {}  # by node id, in the order collected
         self.stale: list[str] = []
@@ -151,7 +151,8 @@ class Recorder:
             f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(("PAGEBIND_", "TRITON_INTERPRET"))
         ]
         command = ["python", "-m", "pytest", "--pyargs", "pagebind_conformance"]
-        command += ["--backend", self.config.getoption("--backend") or self.subject.backend.name]
+        asked = self.subject.asked
+        command += ["--backend", asked if ":" in asked else self.subject.backend.name]
         command += ["--device", self.subject.device.type]
         if self.subject.examples is not None:
             command += ["--examples", str(self.subject.examples)]

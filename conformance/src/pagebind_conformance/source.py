@@ -17,9 +17,9 @@ SUFFIXES = (".py", ".cu", ".cuh")
 PLATFORMS = ("triton", "cupy", "cupy-cuda12x", "cupy-cuda13x", "numpy")
 
 
-def package_of(backend: Backend, asked: str | None) -> str:
-    """Return the top-level module of a backend that was asked for as `asked`: `module:attribute`, a name or None."""
-    if asked and ":" in asked:
+def package_of(backend: Backend, asked: str) -> str:
+    """Return the top-level module of a backend that was asked for as `asked`: `module:attribute`, a name or `auto`."""
+    if ":" in asked:
         return asked.partition(":")[0].partition(".")[0]
     for point in entry_points(group=ENTRY_POINT_GROUP, name=backend.name):
         return point.module.partition(".")[0]

@@ -41,6 +41,8 @@ class Subject:
 
     backend: Backend
     device: torch.device
+    asked: str = ""
+    """How the backend was asked for: its name, `module:attribute` or `auto`."""
     composed: bool = False
     examples: int | None = None
     plans: dict[Any, Planned] = field(default_factory=dict, compare=False, repr=False)
@@ -104,6 +106,8 @@ class Subject:
 
 def choose(name: str | None, device: str | None, examples: int | None) -> tuple[Subject, Subject]:
     """Return the subject the options or the configuration name, and the same with its core alone."""
-    where = resolve_device(resolve(backend=name, device=device).device)
+    config = resolve(backend=name, device=device)
+    where = resolve_device(config.device)
     backend = get_backend(name, device=where)
-    return Subject(backend, where, examples=examples), Subject(core_only(backend), where, True, examples)
+    own = Subject(backend, where, config.backend.value, examples=examples)
+    return own, replace(own, backend=core_only(backend), composed=True, plans={})

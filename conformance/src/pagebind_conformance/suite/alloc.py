@@ -111,7 +111,7 @@ def test_counting_off_moves_positions_and_no_counter(subject: Subject) -> None:
     alloc(subject, SPECS[0], generate.sub_pool(Random(5), 9, 9, 2, 2), 12, how=How(checks="off"))
 
 
-def test_full_checks_refuse_a_starved_call_and_write_nothing(subject: Subject) -> None:
+def test_case_17_full_checks_refuse_a_starved_call_and_write_nothing(subject: Subject) -> None:
     pool = generate.sub_pool(Random(6), 20, 9, 3, 2)
     with pytest.raises(FaultError, match="starved") as caught:
         alloc(subject, SPECS[0], pool, 6, how=How(checks="full"))

@@ -57,6 +57,13 @@ def test_bad_rows_and_parts_are_clipped_and_counted(subject: Subject, planned: A
 
 
 @every_spec
+def test_of_lanes_that_repeat_a_row_each_cell_is_one_lanes(subject: Subject, planned: AssignSpec) -> None:
+    rows = [[7] * 9 for _ in range(3)]
+    assign(subject, planned, rows, [1, 2, 1, 1, 5], list(range(100, 130)), [0, 3, 8, 17, 19, 20])
+    assign(subject, planned, rows, [0] * 40, list(range(100, 500)), list(range(0, 361, 9)))
+
+
+@every_spec
 def test_empty_batches_and_parts_write_nothing(subject: Subject, planned: AssignSpec) -> None:
     assign(subject, planned, [[7] * 4], [], [1, 2], [0])
     assign(subject, planned, [[7] * 4] * 2, [0, 1], [], [0, 0, 0])

@@ -178,7 +178,7 @@ def test_counting_off_moves_positions_and_no_counter(subject: Subject) -> None:
     extend(subject, SPECS[0], rows, [0, 7, 1], [0, 0, -1], [0, 9, 12, 40], pool, capacity=20, pages=1, how=how)
 
 
-def test_full_checks_refuse_a_fault_and_write_nothing(subject: Subject) -> None:
+def test_case_17_full_checks_refuse_a_starved_call_and_write_nothing(subject: Subject) -> None:
     pool = generate.sub_pool(Random(6), 20, 9, 3, 2)
     how = How(checks="full")
     with pytest.raises(FaultError, match="starved") as caught:

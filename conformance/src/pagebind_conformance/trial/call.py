@@ -95,12 +95,18 @@ class GuardedPool:
         return other
 
     def expected(
-        self, before: SubPool, after: SubPool, counters: Mapping[str, int], repeats: bool = False
+        self,
+        before: SubPool,
+        after: SubPool,
+        counters: Mapping[str, int],
+        *,
+        pushes: bool = False,
+        repeats: bool = False,
     ) -> dict[str, Any]:
         """Return what each tensor must hold after a call.
 
-        Cells of a stack at or above its top mean nothing once something was pushed; where ids repeat in the call, those
-        pushed may stand in any order.
+        Of a call that `pushes` on the stacks, cells at or above the new tops mean nothing; where ids repeat in it,
+        those pushed may stand in any order.
         """
         wanted: dict[str, Any] = {
             "v2p": after.v2p,
@@ -113,7 +119,7 @@ class GuardedPool:
             ("virtual_stack", before.virtual_top, after.virtual_top),
             ("hole_stack", before.hole_top, after.hole_top),
         ):
-            if new > old or repeats:
+            if pushes:
                 wanted[name] = Unspecified(_stack(getattr(after, name), min(old, new), new, repeats))
         self.words = wanted["state"]
         return wanted

@@ -30,7 +30,8 @@ def free(
         "freed": Guarded.poisoned((len(ids),), spec.id_dtype, subject.device, how.layout("freed")),
     }
     after, freed, counters = oracle.free(pool, ids)
-    expected = placed.expected(pool, after, counters if how.checks != "off" else {}, repeating(ids))
+    seen = counters if how.checks != "off" else {}
+    expected = placed.expected(pool, after, seen, pushes=True, repeats=repeating(ids))
     hold(subject, FREE, spec, arguments, expected | {"freed": released(freed, ids)}, how)
     return as_left(after, placed), arguments["freed"].values()
 

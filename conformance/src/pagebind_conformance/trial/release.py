@@ -61,7 +61,8 @@ def release(
     )
     keep = starts if starts is not None else [0] * len(req_rows)
     ids = ids_to_free(before, req_rows, seq_lens, keep, capacity, spec.page_size, spec.form)
-    expected = placed.expected(pool, after, counters if how.checks != "off" else {}, repeating(ids))
+    seen = counters if how.checks != "off" else {}
+    expected = placed.expected(pool, after, seen, pushes=True, repeats=repeating(ids))
     expected |= {"request_table": rows, "freed": released(freed, ids)}
     hold(subject, RELEASE, spec, arguments, expected, how)
     return rows, as_left(after, placed), arguments["freed"].values()

@@ -57,7 +57,8 @@ def truncate(
         pages=pages,
     )
     ids = ids_to_free(before, req_rows, seq_lens, keep_lens, capacity, spec.page_size, spec.form)
-    expected = placed.expected(pool, after, counters if how.checks != "off" else {}, repeating(ids))
+    seen = counters if how.checks != "off" else {}
+    expected = placed.expected(pool, after, seen, pushes=True, repeats=repeating(ids))
     expected |= {"request_table": rows, "freed": released(freed, ids)}
     hold(subject, TRUNCATE, spec, arguments, expected, how)
     return rows, as_left(after, placed), arguments["freed"].values()
