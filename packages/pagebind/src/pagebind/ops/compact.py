@@ -5,9 +5,9 @@
                                                holes outside it, from the top: 4, 2
     moves 7 -> 4, 8 -> 2        1  8  3  7  5                 span [1, 5]; the other holes outside keep their order
 
-The k-th live page of the band (ascending) moves to the k-th hole outside it in stack order from the top. A sub-pool with H
-holes may retreat by any R <= H: the holes outside are enough, whichever pages are live, and the counts after it follow
-without looking: watermark - R, holes H - R. Bytes move with their pages, then both tables are rebound.
+The k-th live page of the band (ascending) moves to the k-th hole outside it in stack order from the top. A sub-pool
+with H holes may retreat by any R <= H: the holes outside are enough, whichever pages are live, and the counts after it
+follow without looking: watermark - R, holes H - R. Bytes move with their pages, then both tables are rebound.
 """
 
 from __future__ import annotations
@@ -142,14 +142,14 @@ def faults(
     return {} if found is not None else {"count_mismatch": [int(tables.state[HOLE_TOP])]}
 
 
-def compose(
-    spec: CompactSpec, device: torch.device, planners: Mapping[str, Planner], options: LaunchOptions
-) -> Launch:
+def compose(spec: CompactSpec, device: torch.device, planners: Mapping[str, Planner], options: LaunchOptions) -> Launch:
     """Copy pages with torch; unbind and bind them with the core operations."""
     uncounted = LaunchOptions(options.threads, options.programs, count=False)
-    kinds = {"max_items": spec.max_pages, "index_dtype": spec.index_dtype, "id_dtype": spec.index_dtype}
-    unbind = planners["unbind"](UnbindSpec(**kinds), device, uncounted)
-    bind = planners["bind"](BindSpec(**kinds), device, uncounted)
+    dtype = spec.index_dtype
+    unbind = planners["unbind"](
+        UnbindSpec(max_items=spec.max_pages, index_dtype=dtype, id_dtype=dtype), device, uncounted
+    )
+    bind = planners["bind"](BindSpec(max_items=spec.max_pages, index_dtype=dtype, id_dtype=dtype), device, uncounted)
 
     def run(
         tables: PageTables,
