@@ -49,8 +49,14 @@ struct HoleUpTo {
 template <class PageOf>
 __device__ inline i64 count_pages(i64 n, const PageOf& page_of) {
     i64 mine = 0, all;
-#pragma unroll 8
-    for (i64 i = threadIdx.x; i < n; i += blockDim.x) mine += page_of(i) != TOMBSTONE;
+    for (i64 i = threadIdx.x; i < n; i += CELLS * blockDim.x) {
+#pragma unroll
+        for (int c = 0; c < CELLS; ++c) {
+            const i64 cell = i + c * blockDim.x;
+            // Cells past the end read the last one, so that no load waits for a branch.
+            mine += (page_of(least(cell, n - 1)) != TOMBSTONE) & (cell < n);
+        }
+    }
     block_scan(mine, &all);
     return all;
 }

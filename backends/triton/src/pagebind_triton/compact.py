@@ -24,7 +24,7 @@ from pagebind_triton.launch import WARP, PlannedLaunch, Variant, plan_grid
 from pagebind_triton.unbind import unbind_ids
 
 WORD_BYTES = 8
-"""Bytes of the words that pages are copied in; a thread of a GPU moves two of them at once."""
+"""Bytes of the words that pages are copied in; a GPU's thread moves two of them at once where a page has plenty."""
 
 WIDER = 4
 """Times a program's usual cells: one program hides latency by width alone, and a page's words are plenty."""
@@ -144,6 +144,8 @@ def move_pages_kernel(
         # By exchanges, as in unbind and bind: a hole that the stack lists twice goes to one page, and the tables stay
         # inverse to each other.
         unbind_ids(v, v2p, p2v, num_virtual, num_physical, BLOCK)
+        # Another thread may hold the lane for the second half.
+        tl.debug_barrier()
         bind_pairs(v, target, known, v2p, p2v, num_virtual, num_physical, BLOCK)
     if PAGE_WORDS > 0:
         # The interpreter takes the element type from the tensor, which is one of bytes.
@@ -152,13 +154,12 @@ def move_pages_kernel(
         for piece in range(program, picked * pieces, programs):
             source = tl.load(sources + piece // pieces).to(tl.int64)
             target = tl.load(targets + piece // pieces).to(tl.int64)
-            known = (source > SINK) & (source < num_physical) & (target > SINK) & (target < num_physical)
             place = piece % pieces * BLOCK + tl.arange(0, BLOCK)
-            # Pages begin at multiples of 16 bytes: with the hint two words are one access.
-            read_from = tl.multiple_of(words + source * PAGE_WORDS + place, 16)
-            write_to = tl.multiple_of(words + target * PAGE_WORDS + place, 16)
-            read = tl.load(read_from, mask=known & (place < PAGE_WORDS))
-            tl.store(write_to, read, mask=known & (place < PAGE_WORDS))
+            if (source > SINK) & (source < num_physical) & (target > SINK) & (target < num_physical):
+                # Pages begin at multiples of 16 bytes: with the hint two words are one access.
+                read_from = tl.multiple_of(words + source * PAGE_WORDS + place, 16)
+                write_to = tl.multiple_of(words + target * PAGE_WORDS + place, 16)
+                tl.store(write_to, tl.load(read_from, mask=place < PAGE_WORDS), mask=place < PAGE_WORDS)
 
 
 def plan(spec: CompactSpec, device: torch.device, options: LaunchOptions) -> PlannedLaunch:
