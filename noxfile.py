@@ -53,7 +53,7 @@ def cpu(session: nox.Session) -> None:
 def triton(session: nox.Session) -> None:
     """Run the conformance suite on the Triton backend: on the GPU where there is one, else in the interpreter."""
     _install(session)
-    if _has_gpu(session):
+    if _has_gpu():
         _conformance(session, "triton", "--device", "cuda")
     else:
         _conformance(session, "triton", "--device", "cpu", env={"TRITON_INTERPRET": "1"})
@@ -63,10 +63,10 @@ def triton(session: nox.Session) -> None:
 def cuda(session: nox.Session) -> None:
     """Run the conformance suite on the CUDA backend: on the GPU, else its sources built for the host and sanitized."""
     _install(session)
-    if _has_gpu(session):
+    if _has_gpu():
         _conformance(session, "cuda", "--device", "cuda")
         return
-    host = json.loads(_ask(session, "-m", "pagebind_cuda.host", "--json"))
+    host = json.loads(_ask("-m", "pagebind_cuda.host", "--json"))
     if host["missing"]:
         session.skip(f"no GPU, and the host build needs {host['missing']}")
     _conformance(session, "cuda", "--device", "cpu", env=host["environment"])
@@ -76,15 +76,15 @@ def cuda(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the unit tests of every distribution, the suite's own among them."""
     _install(session)
-    session.run("python", "-m", "pytest", "-q", *(session.posargs or TESTS), external=True)
+    _run(session, "pytest", "-q", *(session.posargs or TESTS))
 
 
 @shared
 def lint(session: nox.Session) -> None:
     """Check style and format with ruff; `nox -s lint -- --fix` mends what it can."""
     _install(session)
-    session.run("ruff", "check", *session.posargs, ".", external=True)
-    session.run("ruff", "format", *([] if "--fix" in session.posargs else ["--check"]), ".", external=True)
+    _run(session, "ruff", "check", *session.posargs, ".")
+    _run(session, "ruff", "format", *([] if "--fix" in session.posargs else ["--check"]), ".")
 
 
 @shared
@@ -92,7 +92,7 @@ def types(session: nox.Session) -> None:
     """Check every package with mypy, strictly."""
     _install(session)
     for folder in DISTRIBUTIONS.values():
-        session.run("mypy", *session.posargs, f"{folder}/src", external=True)
+        _run(session, "mypy", *session.posargs, f"{folder}/src")
 
 
 @shared
@@ -101,7 +101,7 @@ def report(session: nox.Session) -> None:
     _install(session)
     reports = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "conformance/reports").rglob("*.json"))
     action = session.posargs or ["--check"]
-    session.run("pagebind", "conformance", "matrix", *action, "--readme", "README.md", *reports, external=True)
+    _run(session, "pagebind.cli", "conformance", "matrix", *action, "--readme", "README.md", *reports)
 
 
 @shared
@@ -110,7 +110,7 @@ def demo(session: nox.Session) -> None:
     _install(session)
     OUT.mkdir(exist_ok=True)
     page = OUT / "replay.html"
-    session.run("pagebind", "replay", "--verify", "every", "--html", str(page), *session.posargs, external=True)
+    _run(session, "pagebind.cli", "replay", "--verify", "every", "--html", str(page), *session.posargs)
     session.log(f"the page is {page}")
 
 
@@ -126,13 +126,15 @@ def isolation(session: nox.Session, distribution: str) -> None:
     session.run("python", str(ROOT / "packages/pagebind/tests/import_all.py"), distribution, *session.posargs)
 
 
+def _python() -> str:
+    """Return the python that sessions run: the shared environment's, or the current one with `--no-venv`."""
+    return sys.executable if IN_PLACE else str(SHARED / ("Scripts" if os.name == "nt" else "bin") / "python")
+
+
 def _install(session: nox.Session) -> None:
-    """Put the shared environment on PATH, brought up to date unless nothing that it is made from has changed."""
+    """Bring the shared environment up to date, unless nothing that it is made from has changed."""
     if IN_PLACE:
         return
-    bin_folder = SHARED / ("Scripts" if os.name == "nt" else "bin")
-    session.env["PATH"] = os.pathsep.join((str(bin_folder), os.environ["PATH"]))
-    session.env["VIRTUAL_ENV"] = str(SHARED)
     sources = [ROOT / "noxfile.py", *(ROOT / folder / "pyproject.toml" for folder in DISTRIBUTIONS.values())]
     digest = hashlib.sha256(b"".join([sys.version.encode(), *(path.read_bytes() for path in sources)])).hexdigest()
     stamp = SHARED / "made-from"
@@ -140,28 +142,31 @@ def _install(session: nox.Session) -> None:
         return
     session.log(f"making the shared environment in {SHARED}")
     venv.create(SHARED, with_pip=True, clear=True)
-    python = str(bin_folder / "python")
-    extra = "[cuda13]" if shutil.which("nvidia-smi") else ""
-    wanted = {"packages/pagebind": "[cli]", "backends/cuda": extra}
+    wanted = {"packages/pagebind": "[cli]", "backends/cuda": "[cuda13]" if shutil.which("nvidia-smi") else ""}
     editable = [f"./{folder}{wanted.get(folder, '')}" for folder in DISTRIBUTIONS.values()]
-    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    session.run(*pip, TORCH, "numpy", external=True)
-    session.run(*pip, *TOOLS, *(part for folder in editable for part in ("-e", folder)), external=True)
+    pip = ("pip", "install", "--quiet", "--disable-pip-version-check")
+    _run(session, *pip, TORCH, "numpy")
+    _run(session, *pip, *TOOLS, *(part for folder in editable for part in ("-e", folder)))
     stamp.write_text(digest)
 
 
 def _conformance(session: nox.Session, backend: str, *args: str, env: dict[str, str] | None = None) -> None:
+    """Run the suite on a backend and leave a report in `out`."""
     OUT.mkdir(exist_ok=True)
     report = () if "--report" in session.posargs else ("--report", str(OUT / f"{backend}.json"))
-    command = ("python", "-m", "pytest", "-q", "--pyargs", "pagebind_conformance", "--backend", backend)
-    session.run(*command, *args, *report, *session.posargs, env=env, external=True)
+    suite = ("pytest", "-q", "--pyargs", "pagebind_conformance", "--backend", backend)
+    _run(session, *suite, *args, *report, *session.posargs, env=env)
 
 
-def _has_gpu(session: nox.Session) -> bool:
-    return _ask(session, "-c", "import torch; print(torch.cuda.is_available())").strip() == "True"
+def _has_gpu() -> bool:
+    return _ask("-c", "import torch; print(torch.cuda.is_available())").strip() == "True"
 
 
-def _ask(session: nox.Session, *args: str) -> str:
-    """Return what a python of the session's environment prints."""
-    python = shutil.which("python", path=session.env.get("PATH")) or sys.executable
-    return subprocess.run([python, *args], check=True, capture_output=True, text=True).stdout
+def _run(session: nox.Session, module: str, *args: str, env: dict[str, str] | None = None) -> None:
+    """Run a module with the session's python."""
+    session.run(_python(), "-m", module, *args, env=env, external=True)
+
+
+def _ask(*args: str) -> str:
+    """Return what the session's python prints."""
+    return subprocess.run([_python(), *args], check=True, capture_output=True, text=True).stdout

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-
 from pagebind import Backend, LaunchOptions
 from pagebind.operation import NoWarmup
 from pagebind.words import COUNTERS, HOLE, SINK, TOMBSTONE

@@ -37,7 +37,7 @@ def page_tables(rng: Random, num_virtual: int, num_physical: int, bound: int) ->
 
 
 def sub_pool(rng: Random, num_virtual: int, num_physical: int, live: int, holes: int) -> SubPool:
-    """Return a sub-pool of `live` bound pages among `holes` freed ones, as many as fit, its free ids in random order."""
+    """Return a sub-pool of `live` bound pages among `holes` freed ones, as many as fit, free ids in random order."""
     live = min(live, num_virtual - 1, num_physical - 1)
     holes = min(holes, num_physical - 1 - live)
     span = rng.sample(range(1, live + holes + 1), live + holes)
@@ -102,7 +102,9 @@ def row_indices(rng: Random, count: int, rows: int, dtype: torch.dtype, wild: fl
     return [rng.choice(outside) if rng.random() < wild else inside[i] for i in range(count)]
 
 
-def page_ids(rng: Random, count: int, ids: Sequence[int], past: int, dtype: torch.dtype, wild: float = 0.2) -> list[int]:
+def page_ids(
+    rng: Random, count: int, ids: Sequence[int], past: int, dtype: torch.dtype, wild: float = 0.2
+) -> list[int]:
     """Return ids out of `ids`, none twice while there are enough; `wild` of them holes, the sink or past the table."""
     outside = [-1, -1, -4, 0, past, past + 1, *LIMITS[dtype]]
     inside = rng.sample(list(ids), len(ids))[:count]

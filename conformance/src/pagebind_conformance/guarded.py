@@ -45,11 +45,13 @@ class Guarded:
         values: Sequence[Any],
         dtype: torch.dtype,
         device: torch.device,
-        layout: Layout = Layout(),  # noqa: B008  (frozen)
+        layout: Layout = Layout(),
         shape: tuple[int, ...] | None = None,
     ) -> None:
         """Place nested lists on `device`; `shape` says what lists cannot, as of `[0, 5]`."""
-        cells = torch.tensor(values, dtype=dtype) if shape is None or 0 not in shape else torch.empty(shape, dtype=dtype)
+        cells = (
+            torch.tensor(values, dtype=dtype) if shape is None or 0 not in shape else torch.empty(shape, dtype=dtype)
+        )
         step = layout.column_step
         strides = (step,) if cells.dim() == 1 else (cells.shape[-1] * step + layout.row_gap, step)
         span = strides[0] * cells.shape[0] if cells.dim() == 2 else step * cells.shape[0]
@@ -63,7 +65,7 @@ class Guarded:
 
     @classmethod
     def poisoned(
-        cls, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, layout: Layout = Layout()  # noqa: B008
+        cls, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, layout: Layout = Layout()
     ) -> Guarded:
         """Return a tensor of `shape` that is all poison, for outputs."""
         return cls(torch.full(shape, POISON[dtype], dtype=dtype).tolist(), dtype, device, layout, shape)

@@ -14,7 +14,6 @@ from itertools import chain, product
 from typing import Any
 
 import torch
-
 from pagebind import Backend, LaunchOptions, get_backend, ops
 from pagebind.plan import Planned, plan_with
 from pagebind.pool.audit import audit_tables

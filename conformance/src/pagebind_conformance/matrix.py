@@ -41,7 +41,7 @@ def render(reports: Iterable[Report], digest: Digest = source.digest) -> str:
 def replaced(text: str, matrix: str, origin: str) -> str:
     """Return a page with what stands between the two markers replaced by the matrix."""
     before, begin, rest = text.partition(BEGIN)
-    old, end, after = rest.partition(END)
+    _, end, after = rest.partition(END)
     if not begin or not end:
         raise ReportError(f"{origin} has no place for the matrix: put {BEGIN} and {END} where it belongs")
     return f"{before}{BEGIN}\n{matrix}{END}{after}"

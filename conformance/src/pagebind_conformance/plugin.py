@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pagebind_conformance.recording import Recorder
     from pagebind_conformance.subject import Subject
 
 SUITE = Path(__file__).parent / "suite"
-CHOSEN = pytest.StashKey["Subject"]()
-COMPOSED = pytest.StashKey["Subject"]()
-RECORDER = pytest.StashKey["Recorder"]()
+CHOSEN: pytest.StashKey[Subject] = pytest.StashKey()
+COMPOSED: pytest.StashKey[Subject] = pytest.StashKey()
 
 # Failing comparisons show their values: pytest rewrites assertions of test modules only, unless told here.
-pytest.register_assert_rewrite("pagebind_conformance.trial", "pagebind_conformance.suite", "pagebind_conformance.guarded")
+pytest.register_assert_rewrite(
+    "pagebind_conformance.trial", "pagebind_conformance.suite", "pagebind_conformance.guarded"
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,24 +36,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the backend, once, where the suite is to be run."""
-    config.addinivalue_line("markers", "own_only: the backend's own planner is meant, composed forms are exempt")
     config.addinivalue_line("markers", "extended: the case needs extended operations, whatever its module is about")
     if not _asked_for(config):
         return
     from pagebind.errors import PagebindError
+
     from pagebind_conformance.recording import Recorder
     from pagebind_conformance.subject import choose
 
     examples = config.getoption("--examples")
     if examples is not None and examples < 1:
         raise pytest.UsageError(f"--examples is {examples}; it must be at least 1")
+    report = config.getoption("--report")
+    if report is not None and report.is_dir():
+        raise pytest.UsageError(f"--report is {report}, which is a folder; name a file")
     try:
         own, composed = choose(config.getoption("--backend"), config.getoption("--device"), examples)
+        recorder = Recorder(config, own)
     except PagebindError as error:
         raise pytest.UsageError(str(error)) from error
     config.stash[CHOSEN], config.stash[COMPOSED] = own, composed
-    recorder = Recorder(config, own)
-    config.stash[RECORDER] = recorder
     config.pluginmanager.register(recorder, "pagebind-conformance-recorder")
 
 
@@ -81,7 +83,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     operation = getattr(metafunc.module, "OPERATION", None)
     level = operation.level if operation is not None else getattr(metafunc.module, "LEVEL", "core")
-    if level == "extended" and not _own_only(metafunc):
+    if level == "extended":
         metafunc.parametrize("subject", ["own", "composed"], indirect=True, scope="session")
 
 
@@ -94,10 +96,6 @@ def subject(request: pytest.FixtureRequest) -> Any:
     return request.config.stash[COMPOSED] if getattr(request, "param", "own") == "composed" else chosen
 
 
-def _own_only(metafunc: pytest.Metafunc) -> bool:
-    return any(mark.name == "own_only" for mark in metafunc.definition.iter_markers())
-
-
 def _asked_for(config: pytest.Config) -> bool:
     if config.getoption("--backend"):
         return True
@@ -107,5 +105,5 @@ def _asked_for(config: pytest.Config) -> bool:
 
 
 def _within_suite(argument: str, directory: Path) -> bool:
-    path = (directory / argument.split("::")[0]).resolve()
+    path = (directory / argument.split("::", maxsplit=1)[0]).resolve()
     return path == SUITE or SUITE in path.parents

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jsonschema
-
 from pagebind.errors import PagebindError
 
 SCHEMA_VERSION = 1
@@ -96,12 +95,16 @@ def check(report: Any, origin: str) -> None:
     if told != counted:
         raise ReportError(f"{origin} does not agree with itself: levels say {told}, its cases are {counted}")
     if footer["total"] != len(cases):
-        raise ReportError(f"{origin} does not agree with itself: footer says {footer['total']} cases, {len(cases)} are there")
+        raise ReportError(
+            f"{origin} does not agree with itself: footer says {footer['total']} cases, {len(cases)} are there"
+        )
     if len({case["id"] for case in cases}) != len(cases):
         raise ReportError(f"{origin} does not agree with itself: a case stands there twice")
     success = successful(counted, report["stale_known_failures"], footer["complete"])
     if report["success"] != success:
-        raise ReportError(f"{origin} does not agree with itself: success is {report['success']}, its cases make it {success}")
+        raise ReportError(
+            f"{origin} does not agree with itself: success is {report['success']}, its cases make it {success}"
+        )
 
 
 def _judge(count: Counter[str]) -> str:

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-
 from pagebind import Backend
 from pagebind.backend import ENTRY_POINT_GROUP
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-
 from pagebind import Backend, LaunchOptions, Operation, Planned, get_backend
 from pagebind.backend import Mode
 from pagebind.config import resolve
@@ -20,7 +19,7 @@ from pagebind.registry import resolve_device
 NOT_SUPPORTED = "not supported: "
 """How the reason of a skip begins where the backend does not declare what a case asks for."""
 
-EXAMPLES: Mapping[Mode, int] = {"cpu": 20, "gpu": 40, "interpreter": 4, "host": 4}
+EXAMPLES: Mapping[Mode, int] = {"cpu": 20, "gpu": 40, "interpreter": 4, "host": 12}
 """Generated cases for each spec, by mode: an interpreted program takes milliseconds."""
 
 COMPOSED_SHARE = 0.25
@@ -68,7 +67,7 @@ class Subject:
         checks: str = "count",
         options: LaunchOptions | None = None,
     ) -> Planned:
-        """Return the plan for a spec, one for all that ask alike; skips where the backend does not declare a feature."""
+        """Return the plan for a spec, one for all that ask alike; skips where the backend lacks a feature."""
         key = (operation.name, spec, checks, options)
         if key not in self.plans:
             self.need(operation, spec)
@@ -90,8 +89,8 @@ class Subject:
         if self.mode not in modes:
             pytest.skip(f"{what} needs mode {' or '.join(modes)}; this is mode {self.mode}")
 
-    def generated(self, share: float = 1.0) -> Callable[[Any], Any]:
-        """Return the Hypothesis settings of generated cases: the same ones in every run, as many as the mode affords."""
+    def generated(self, share: float = 1.0) -> settings:
+        """Return the Hypothesis settings of generated cases: the same in every run, as many as the mode affords."""
         examples = self.examples if self.examples is not None else EXAMPLES[self.mode]
         share *= COMPOSED_SHARE if self.composed else 1
         return settings(

@@ -97,8 +97,12 @@ def test_bad_input_is_one_clear_message_and_exit_code_2(invoke, trace, tmp_path)
     refused(invoke(tmp_path / "trce.csv"), "does not exist; did you mean 'trace.csv'?")
     refused(invoke(bad, "--json", out), "line 3 of trace", "input_tokens is '-5'")
     refused(invoke(trace, "--backend", "cpuu"), "backend 'cpuu' (from argument backend) is not installed", "'cpu'")
-    refused(invoke(trace, *COMMON, "--page-size", 4, "--pages", 3, "--json", out), "request 1 ", "--pages 5 or more")
-    refused(invoke(trace, *COMMON, "--max-context", 20), "request 2 ", "--max-context 21 or more")
+    refused(
+        invoke(trace, *COMMON, "--page-size", 4, "--pages", 3, "--json", out),
+        "the largest",
+        "the pool has 3: pass --pages 8 or more",
+    )
+    refused(invoke(trace, *COMMON, "--max-context", 20), "the largest", "--max-context is 20: pass --max-context 31")
     refused(invoke(trace, *COMMON, "--block-tokens", 64), "request 1 has 3 hashes for 17 tokens", "8 fits every")
     refused(invoke("--profile", "caht", *COMMON), "profile 'caht' does not exist; profiles: chat", "mean 'chat'")
     refused(invoke(trace, "--json", tmp_path / "no" / "r.json"), "--json is", "there is no folder")

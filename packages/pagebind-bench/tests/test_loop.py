@@ -167,10 +167,13 @@ def test_a_fault_the_pool_counted_is_caught_at_the_end(make_loop):
 
 
 def test_what_does_not_fit_is_refused_before_anything_runs(make_loop):
-    with pytest.raises(InvalidArgument, match="--pages 6 or more"):
-        make_loop([Request(0, 20, 5)], pages=5)
-    with pytest.raises(InvalidArgument, match="needs a row of 24 tokens, --max-context is 23: pass --max-context 24"):
-        make_loop([Request(0, 20, 5)], pages=6, max_context=23)
+    requests = [Request(0, 4, 1), Request(0, 20, 5), Request(0, 6, 1)]
+    make_loop(requests, pages=6, max_context=24)
+    told = r"request 2, the largest \(20 tokens in, 5 out\), needs "
+    with pytest.raises(InvalidArgument, match=told + "6 pages of 4 tokens, the pool has 5: pass --pages 6 or more"):
+        make_loop(requests, pages=5)
+    with pytest.raises(InvalidArgument, match=told + "a row of 24 tokens, --max-context is 23: pass --max-context 24"):
+        make_loop(requests, pages=6, max_context=23)
 
 
 def test_the_record_holds_a_row_a_step_and_thins_to_equal_spans(make_loop):

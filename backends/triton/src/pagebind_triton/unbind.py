@@ -30,7 +30,7 @@ def unbind_ids(
     found = tl.atomic_xchg(v2p + ids, tombstones, mask=able, sem="relaxed")
     served = able & (found != TOMBSTONE)
     tl.store(p2v + page, tl.full((BLOCK,), TOMBSTONE, p2v.dtype.element_ty), mask=served)
-    double = known & ((page == TOMBSTONE) | (able & ~served))
+    double = known & ((page < SINK) | (able & ~served))
     bad = (ids >= 0) & ~served & ~double
     return tl.where(served, page, TOMBSTONE), double, bad
 

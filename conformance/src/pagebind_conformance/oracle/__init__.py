@@ -1,7 +1,7 @@
 """The oracle: what every operation must do, on plain Python lists, written from the contracts alone.
 
-Each function takes lists, changes none of them, and returns the lists as they must be afterwards together with the fault
-counters of the call. It shares no code with any backend, nor with the core, so that no mistake can hide in both.
+Each function takes lists, changes none of them, and returns the lists as they must be afterwards together with the
+fault counters of the call. It shares no code with any backend, nor with the core, so that no mistake can hide in both.
 """
 
 from pagebind_conformance.oracle.alloc import alloc

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 def bind(
     virtual: Sequence[int], physical: Sequence[int], v2p: Sequence[int], p2v: Sequence[int]
 ) -> tuple[list[int], list[int], dict[str, int]]:
-    """Return `v2p` and `p2v` as they must be afterwards, and the counters; of lanes that repeat a page the first is served.
+    """Return `v2p` and `p2v` as they must be afterwards, and the counters; of repeats the first lane is served.
 
     >>> bind([1, 2], [2, 2], [0, -1, -1, -1], [0, -1, -1, -1])
     ([0, 2, -1, -1], [0, -1, 1, -1], {'bad_bind': 1})

@@ -39,7 +39,7 @@ def cut(
     form: str,
     pages: int | None,
 ) -> tuple[list[list[int]], SubPool, list[int], dict[str, int]]:
-    """Free the pages `[ceil(keep / ps), ceil(len / ps))` of every row; clear the cells of tokens from `cleared_from` on."""
+    """Free the pages `[ceil(keep / ps), ceil(len / ps))` of every row; clear cells of tokens from `cleared_from` on."""
     table = [list(row) for row in request_table]
     counters = {"clipped": 0, "bad_row": 0, "double_free": 0, "bad_free": 0, "count_mismatch": 0}
     if not req_rows:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
 from pagebind.errors import FaultError
 from pagebind.ops import ALLOC, AllocSpec
+
 from pagebind_conformance import generate
 from pagebind_conformance.generate import STACK_POISON
 from pagebind_conformance.oracle import SubPool
@@ -60,7 +60,9 @@ def test_what_is_not_found_is_the_sink_and_counted(subject: Subject, planned: Al
 
 
 @every_spec
-def test_an_id_or_page_bound_by_hand_is_dropped_off_the_stacks_and_counted(subject: Subject, planned: AllocSpec) -> None:
+def test_an_id_or_page_bound_by_hand_is_dropped_off_the_stacks_and_counted(
+    subject: Subject, planned: AllocSpec
+) -> None:
     pool = generate.sub_pool(Random(2), 30, 30, 4, 6)
     v, page = pool.virtual_stack[pool.virtual_top - 3], pool.hole_stack[pool.hole_top - 2]
     by_hand = pool.copy()

@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
 from pagebind import LaunchOptions
 from pagebind.errors import FaultError
 from pagebind.ops import BIND, BindSpec
+
 from pagebind_conformance import generate
 from pagebind_conformance.guarded import Layout
 from pagebind_conformance.subject import Subject

@@ -6,9 +6,9 @@ from random import Random
 from typing import Any
 
 import pytest
-
 from pagebind import Operation
 from pagebind.ops import OPERATIONS, READ_TABLE
+
 from pagebind_conformance import generate
 from pagebind_conformance.guarded import Layout
 from pagebind_conformance.subject import Subject

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -9,9 +10,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
 from pagebind.errors import FaultError, InvalidArgument
 from pagebind.ops import EXTEND, ExtendSpec
+
 from pagebind_conformance import generate
 from pagebind_conformance.generate import STACK_POISON
 from pagebind_conformance.guarded import Layout
@@ -62,7 +63,9 @@ def pool_of(live: dict[int, int], holes: list[int], ids: list[int], watermark: i
     )  # fmt: skip
 
 
-def held_rows(rng: Random, pool: SubPool, prefixes: list[int], cells: int, page_size: int, form: str) -> list[list[int]]:
+def held_rows(
+    rng: Random, pool: SubPool, prefixes: list[int], cells: int, page_size: int, form: str
+) -> list[list[int]]:
     """Return a row per prefix that holds live pages for it, no page twice while there are enough, then leftovers."""
     live = [v for v in range(1, len(pool.v2p) - 1) if pool.v2p[v] > 0]
     rng.shuffle(live)
@@ -151,7 +154,7 @@ def test_bad_prefixes_rows_and_parts_are_clipped_and_counted(subject: Subject, p
 def overlapping(indptr: list[int], capacity: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Return the pairs of parts that share a slot: what it holds is open."""
     clamped = [min(max(x, 0), capacity) for x in indptr]
-    parts = [(a, b) for a, b in zip(clamped, clamped[1:], strict=False) if a < b]
+    parts = [(a, b) for a, b in pairwise(clamped) if a < b]
     return [(x, y) for i, x in enumerate(parts) for y in parts[:i] if x[0] < y[1] and y[0] < x[1]]
 
 

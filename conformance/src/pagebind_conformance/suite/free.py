@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
 from pagebind.errors import FaultError
 from pagebind.ops import FREE, AllocSpec, FreeSpec
+
 from pagebind_conformance import generate
 from pagebind_conformance.oracle import SubPool
 from pagebind_conformance.subject import Subject

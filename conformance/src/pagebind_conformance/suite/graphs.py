@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-
 from pagebind import LaunchOptions, Operation, ops
 from pagebind.errors import CaptureError
 from pagebind.ops import OPERATIONS
 from pagebind.plan import plan_with
+
 from pagebind_conformance import generate, oracle
 from pagebind_conformance.guarded import POISON, Guarded
 from pagebind_conformance.subject import Subject
@@ -23,6 +23,7 @@ from pagebind_conformance.trial.read_table import read_table_case
 from pagebind_conformance.trial.sample import same, sample
 
 GROUP = "graphs"
+CUDA: Any = torch.cuda  # parts of it have no types
 LENGTHS = (1, 64, 999, 4096, 0, 4095, 33, 5000, 2)
 
 every_operation = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=list(OPERATIONS))
@@ -52,7 +53,9 @@ def test_a_replayed_table_follows_lengths_moved_on_the_device(subject: Subject, 
     width = min(width, cells * (wide.page_size if wide.form == "page" else 1) // unit)
     table = generate.request_table(rng, 8, cells, wide.page_size, wide.form, range(1, 500), garbage=0.01)
     starts = [0, 5, 60, 0, 900, 1, 2, 4000] if wide.windowed else None
-    built, _ = read_table_case(subject.device, wide, table, [3, 1, 7, 0, 2, 6, 5, 4], [1] * 8, v2p, width, starts=starts)
+    built, _ = read_table_case(
+        subject.device, wide, table, [3, 1, 7, 0, 2, 6, 5, 4], [1] * 8, v2p, width, starts=starts
+    )
     warm = subject.plan(ops.READ_TABLE, wide)
     graph = capture(subject, (warm, ops.READ_TABLE, built))
     for i in range(len(LENGTHS)):
@@ -93,7 +96,7 @@ def test_a_graph_of_allocations_tables_and_frees_takes_positions_from_the_device
     model = generate.sub_pool(Random(2), 60, 50, 5, 7)
     pool = GuardedPool(model, torch.int32, device)
     table = [[-1] * 6 for _ in range(rows)]
-    taken = {
+    taken: dict[str, Any] = {
         "tables": pool,
         "ids": Guarded.poisoned((rows * each,), torch.int32, device),
         "pages": Guarded.poisoned((rows * each,), torch.int32, device),
@@ -113,7 +116,7 @@ def test_a_graph_of_allocations_tables_and_frees_takes_positions_from_the_device
     some = Guarded.poisoned((7,), torch.int32, device)
     given = {"ids": taken["ids"].view[:7], "tables": pool, "freed": some}
     spec = ops.ReadTableSpec(max_bs=8, max_width=64, page_size=1, num_physical=50, form="page", fill="sink")
-    plans = [
+    plans: list[tuple[Any, Operation[Any, Any], dict[str, Any]]] = [
         (subject.plan(ops.ALLOC, ops.AllocSpec(max_items=64)), ops.ALLOC, taken),
         (subject.plan(ops.ASSIGN, ops.AssignSpec(max_bs=8, max_items=64)), ops.ASSIGN, assigned),
         (subject.plan(ops.READ_TABLE, spec), ops.READ_TABLE, built),
@@ -230,9 +233,9 @@ def test_full_checks_are_refused_in_a_capture_and_the_capture_stays_usable(subje
 
 
 def _time(graph: torch.cuda.CUDAGraph) -> float:
-    times = []
+    times: list[float] = []
     for _ in range(20):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (CUDA.Event(enable_timing=True) for _ in range(2))
         begin.record()
         graph.replay()
         end.record()

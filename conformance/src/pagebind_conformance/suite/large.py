@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 import torch
-
 from pagebind import ops
-from pagebind.words import HOLE_TOP, WATERMARK, new_tables
+from pagebind.words import HOLE_TOP, WATERMARK, Fill, Form, new_tables
+
 from pagebind_conformance import generate
 from pagebind_conformance.guarded import POISON
 from pagebind_conformance.subject import Subject
@@ -31,11 +31,9 @@ MANY = 65_600
 STRIDE = 1_048_576
 ROWS = 2_049
 
-many_lanes = pytest.mark.parametrize("fill", ["prefix", "sink"])
 
-
-@many_lanes
-def test_a_table_of_more_than_65535_lanes(subject: Subject, fill: str) -> None:
+@pytest.mark.parametrize("fill", ["prefix", "sink"])
+def test_a_table_of_more_than_65535_lanes(subject: Subject, fill: Fill) -> None:
     subject.need_mode("gpu", "cpu", what="a batch over 65,535")
     rng = Random(1)
     v2p, _ = generate.page_tables(rng, 400, 512, 390)
@@ -94,9 +92,7 @@ def test_more_than_65535_rows_are_extended_cut_assigned_and_emptied(subject: Sub
     rows = held_rows(rng, pool, lens, 3, 1, "page")
     sizes = [rng.randrange(3) for _ in range(MANY)]
     indptr = generate.offsets(rng, sizes, torch.int32)
-    spec = ops.ExtendSpec(
-        max_bs=MANY, max_tokens=2 * MANY, page_size=1, num_virtual=num, num_physical=num, form="page"
-    )
+    spec = ops.ExtendSpec(max_bs=MANY, max_tokens=2 * MANY, page_size=1, num_virtual=num, num_physical=num, form="page")
     rows, pool, _ = extend(subject, spec, rows, order, lens, indptr, pool, capacity=indptr[-1])
     grown = [1 + n for n in sizes]
     cut = ops.TruncateSpec(max_bs=MANY, max_pages=2 * MANY, page_size=1, form="page")
@@ -142,7 +138,7 @@ def test_case_10_bytes_beyond_2_to_32_move_to_where_they_belong(subject: Subject
 
 
 @pytest.mark.parametrize("form", ["token", "page"])
-def test_a_table_a_million_columns_wide(subject: Subject, form: str) -> None:
+def test_a_table_a_million_columns_wide(subject: Subject, form: Form) -> None:
     subject.need_mode("gpu", "cpu", what="a million columns")
     bs, num, device = 3, 5000, subject.device
     random = torch.Generator().manual_seed(7)

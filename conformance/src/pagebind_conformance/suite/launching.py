@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-
 from pagebind import Operation
 from pagebind.ops import OPERATIONS
+
 from pagebind_conformance.subject import Subject
 from pagebind_conformance.trial.call import call, compare
 from pagebind_conformance.trial.sample import same, sample
 
 GROUP = "launching"
+CUDA: Any = torch.cuda  # parts of it have no types
 STALL = 400_000_000  # cycles, some 0.2 s: far above what a launch takes
 
 every_operation = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=list(OPERATIONS))
@@ -52,7 +53,7 @@ def test_a_call_returns_while_its_stream_is_stalled(subject: Subject, operation:
     torch.cuda.synchronize(subject.device)
     stream = torch.cuda.current_stream(subject.device)
     with refusing_waits():
-        torch.cuda._sleep(STALL)
+        CUDA._sleep(STALL)
         call(planned, operation, stalled)
     still_busy = not stream.query()
     torch.cuda.synchronize(subject.device)
@@ -80,9 +81,9 @@ def test_a_call_runs_on_the_callers_stream(subject: Subject, operation: Operatio
     call(planned, operation, eager)
     _, aside = sample(operation, subject.device)
     torch.cuda.synchronize(subject.device)
-    stream = torch.cuda.Stream(subject.device)
+    stream = CUDA.Stream(subject.device)
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(STALL)
+        CUDA._sleep(STALL)
         call(planned, operation, aside)
     compare(aside)  # read on the default stream, which waits for no other: nothing has run yet
     stalled = not stream.query()

@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
 from pagebind.errors import InvalidArgument
 from pagebind.ops import READ_STREAM, ReadStreamSpec
+
 from pagebind_conformance import generate
 from pagebind_conformance.guarded import Layout
 from pagebind_conformance.subject import Subject
@@ -98,7 +98,7 @@ def test_a_window_ends_in_the_stream_with_its_own_length(subject: Subject) -> No
 
 @every_spec
 def test_an_empty_batch_writes_nothing(subject: Subject, planned: ReadStreamSpec) -> None:
-    starts = [] if planned.windowed else None
+    starts: list[int] | None = [] if planned.windowed else None
     width = 1 if planned.with_table else 0
     read_stream(subject, planned, [[4, 5]], [], [], V2P, [0], capacity=3, width=width, starts=starts)
 

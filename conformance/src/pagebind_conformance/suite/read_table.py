@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
 from pagebind import LaunchOptions
 from pagebind.errors import InvalidArgument
 from pagebind.ops import READ_TABLE, ReadTableSpec
+
 from pagebind_conformance import generate
 from pagebind_conformance.guarded import Layout
 from pagebind_conformance.subject import Subject
@@ -50,6 +50,8 @@ def identify(value: ReadTableSpec) -> str:
     return "-".join([*parts, "".join(f"i{8 * dtype.itemsize}" for dtype in dtypes)])
 
 
+V2P = [0, 13, 11, 12, -1]
+
 every_spec = pytest.mark.parametrize("planned", SPECS, ids=identify)
 page_sizes = pytest.mark.parametrize("page_size", [1, 2, 3], ids="ps{}".format)
 forms = pytest.mark.parametrize("form", ["token", "page"])
@@ -79,11 +81,10 @@ def test_case_02_a_row_longer_than_the_table_stays_in_its_row(subject: Subject, 
 @page_sizes
 @pytest.mark.parametrize("fill", ["prefix", "sink"])
 def test_case_09_padded_rows_show_no_page_of_a_finished_request(subject: Subject, fill: str, page_size: int) -> None:
-    v2p = [0, 13, 11, 12, -1]
     rows = [generate.spread(pages, page_size, "token") for pages in ([1, 2], [2, 3], [3, 1])]
     planned = spec(page_size, fill=fill)
-    read_table(subject, planned, rows, [0, 1, 2], [2 * page_size] * 3, v2p, width=2, rows=4, before=7)
-    out = read_table(subject, planned, rows, [0, 0, 0, 0], [2 * page_size, 0, 0, 0], v2p, width=2, rows=4, before=7)
+    read_table(subject, planned, rows, [0, 1, 2], [2 * page_size] * 3, V2P, width=2, rows=4, before=7)
+    out = read_table(subject, planned, rows, [0, 0, 0, 0], [2 * page_size, 0, 0, 0], V2P, width=2, rows=4, before=7)
     assert out == [[13, 11]] + [[7, 7] if fill == "prefix" else [0, 0]] * 3
 
 
@@ -113,9 +114,17 @@ def test_case_22_empty_rows_stay_untouched_between_others(subject: Subject, page
     assert out == [[7, 7], [2, 4], [7, 7]]
 
 
+@forms
+@pytest.mark.parametrize("page_size", [2, 3], ids="ps{}".format)
+def test_a_page_that_is_begun_has_its_entry(subject: Subject, page_size: int, form: str) -> None:
+    row = generate.spread([1, 3, 2], page_size, form)
+    out = read_table(subject, spec(page_size, form=form), [row], [0], [page_size + 1], V2P, width=3, before=7)
+    assert out == [[13, 12, 7]]
+
+
 @every_spec
 def test_an_empty_batch_writes_nothing(subject: Subject, planned: ReadTableSpec) -> None:
-    starts = [] if planned.windowed else None
+    starts: list[int] | None = [] if planned.windowed else None
     read_table(subject, planned, [[4, 5]], [], [], [0, 2, 1, -1], width=1, rows=2, starts=starts)
 
 
@@ -157,9 +166,7 @@ def test_a_length_delta_widens_every_lane_before_clipping(subject: Subject, plan
     lens = [0, 2, planned.page_size, 3 * planned.page_size]
     starts = [0, 1, 0, planned.page_size] if planned.windowed else None
     width = 4 * (planned.page_size if planned.granularity == "token" else 1)
-    read_table(
-        subject, planned, [row] * 2, [0, 1, 0, 1], lens, v2p, width=width, starts=starts, seq_len_delta=delta
-    )
+    read_table(subject, planned, [row] * 2, [0, 1, 0, 1], lens, v2p, width=width, starts=starts, seq_len_delta=delta)
 
 
 @every_spec
@@ -184,7 +191,15 @@ def test_counting_off_changes_no_value_and_no_counter(subject: Subject, planned:
     starts = [0, 1, 0] if planned.windowed else None
     for how in (How(checks="off"), How(counted=False)):
         read_table(
-            subject, planned, table, [2, 9, 0], [99, 3, -4], [0, 9, 4, 7, -1, 5, -1], width=width, starts=starts, how=how
+            subject,
+            planned,
+            table,
+            [2, 9, 0],
+            [99, 3, -4],
+            [0, 9, 4, 7, -1, 5, -1],
+            width=width,
+            starts=starts,
+            how=how,
         )
 
 
@@ -212,7 +227,9 @@ def test_generated_tables_equal_the_oracle(subject: Subject, planned: ReadTableS
         delta=st.integers(-3, 9),
         gaps=st.tuples(st.integers(0, 3), st.integers(0, 3)),
     )
-    def equal(rng: Random, bs: int, requests: int, cells: int, extra: int, narrower: int, delta: int, gaps) -> None:
+    def equal(
+        rng: Random, bs: int, requests: int, cells: int, extra: int, narrower: int, delta: int, gaps: tuple[int, int]
+    ) -> None:
         v2p, _ = generate.page_tables(rng, rng.randint(2, 80), 512, rng.randint(0, 80))
         table = generate.request_table(
             rng, requests, cells, planned.page_size, planned.form, range(1, len(v2p) - 1) or [0]

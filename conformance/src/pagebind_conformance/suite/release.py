@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
 from pagebind.errors import FaultError
 from pagebind.ops import RELEASE, ReleaseSpec
+
 from pagebind_conformance import generate
 from pagebind_conformance.guarded import Layout
 from pagebind_conformance.oracle import SubPool

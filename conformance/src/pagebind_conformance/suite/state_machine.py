@@ -10,8 +10,8 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-
 from pagebind import ops
+
 from pagebind_conformance import generate, oracle
 from pagebind_conformance.guarded import Guarded
 from pagebind_conformance.oracle import SubPool
@@ -245,6 +245,9 @@ class Tables(RuleBasedStateMachine):
 @pytest.mark.parametrize(("page_size", "form"), [(1, "token"), (1, "page"), (4, "page"), (3, "token")])
 def test_any_sequence_of_operations_keeps_the_tables(subject: Subject, page_size: int, form: str) -> None:
     steps = 12 if subject.slow else 30
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        lambda: Tables(subject, page_size, form), settings=settings(subject.generated(0.5), stateful_step_count=steps)
-    )
+
+    class Machine(Tables):
+        def __init__(self) -> None:
+            super().__init__(subject, page_size, form)
+
+    run_state_machine_as_test(Machine, settings=settings(subject.generated(0.5), stateful_step_count=steps))

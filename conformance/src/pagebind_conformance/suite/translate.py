@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
 from pagebind import LaunchOptions
 from pagebind.errors import InvalidArgument
 from pagebind.ops import TRANSLATE, TranslateSpec
+
 from pagebind_conformance import generate, oracle
 from pagebind_conformance.guarded import Layout
 from pagebind_conformance.subject import Subject
@@ -61,7 +61,9 @@ def test_case_03_a_virtual_id_follows_its_page_when_it_moves(subject: Subject, p
     assert p2v[3] == -1
 
 
-@pytest.mark.parametrize(("rank", "expected"), [(0, [6, 0, 7, 0, 0, 0]), (1, [0, 6, 0, 7, 0, 0])], ids=["rank0", "rank1"])
+@pytest.mark.parametrize(
+    ("rank", "expected"), [(0, [6, 0, 7, 0, 0, 0]), (1, [0, 6, 0, 7, 0, 0])], ids=["rank0", "rank1"]
+)
 def test_case_07_each_rank_of_a_context_parallel_group_gets_its_own_tokens(
     subject: Subject, rank: int, expected: list[int]
 ) -> None:
@@ -116,7 +118,9 @@ def test_awkward_sizes(subject: Subject, planned: TranslateSpec, size: int) -> N
 @every_spec
 @pytest.mark.parametrize("layout", [Layout(3, 2), Layout(0, 5, 1)], ids=["step2-gap3", "step5-shifted"])
 @pytest.mark.parametrize("columns", [None, 1, 7], ids=["1d", "1column", "7columns"])
-def test_cells_apart_by_any_stride(subject: Subject, planned: TranslateSpec, layout: Layout, columns: int | None) -> None:
+def test_cells_apart_by_any_stride(
+    subject: Subject, planned: TranslateSpec, layout: Layout, columns: int | None
+) -> None:
     rng = Random(5)
     v2p, _ = generate.page_tables(rng, 20, 512, 15)
     ids = [rng.randrange(-2, 21 * planned.page_size * planned.ranks) for _ in range(21)]

@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
 from pagebind.errors import FaultError
 from pagebind.ops import TRUNCATE, TruncateSpec
+
 from pagebind_conformance import generate
 from pagebind_conformance.guarded import Layout
 from pagebind_conformance.oracle import SubPool
@@ -131,7 +131,9 @@ def test_awkward_batches(subject: Subject, planned: TruncateSpec, bs: int) -> No
 def test_counting_off_moves_positions_and_no_counter(subject: Subject) -> None:
     pool, rows = filled([9, 9], 12, 1, "token")
     how = How(checks="off")
-    truncate(subject, SPECS[0], rows * 2, [0, 9, 2, 1], [9, 9, 9, 99], [1, 0, 0, -1], pool, capacity=9, pages=1, how=how)
+    truncate(
+        subject, SPECS[0], rows * 2, [0, 9, 2, 1], [9, 9, 9, 99], [1, 0, 0, -1], pool, capacity=9, pages=1, how=how
+    )
 
 
 def test_full_checks_refuse_a_fault_and_write_nothing(subject: Subject) -> None:

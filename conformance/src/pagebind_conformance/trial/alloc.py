@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pagebind.ops import ALLOC, AllocSpec
+
 from pagebind_conformance import oracle
 from pagebind_conformance.guarded import Guarded
 from pagebind_conformance.oracle import SubPool

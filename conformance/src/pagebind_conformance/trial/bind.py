@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-
 from pagebind.ops import BIND, BindSpec
+
 from pagebind_conformance import oracle
 from pagebind_conformance.guarded import Guarded
 from pagebind_conformance.subject import Subject

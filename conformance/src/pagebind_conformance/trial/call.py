@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-
 from pagebind import LaunchOptions, Operation
 from pagebind.errors import PagebindError
 from pagebind.ops import OPERATIONS
@@ -25,6 +24,7 @@ from pagebind.words import (
     WATERMARK,
     PageTables,
 )
+
 from pagebind_conformance.guarded import POISON, Guarded, Layout, Unspecified
 from pagebind_conformance.oracle import SubPool
 from pagebind_conformance.subject import Subject
@@ -51,7 +51,7 @@ USUAL = How()
 
 
 def state_words(pool: SubPool | None = None) -> list[int]:
-    """Return a state block before a call: its counters are not 0, so that adding shows, and its spare words are poison."""
+    """Return a state block before a call: its counters are not 0, so that adding shows, spare words are poison."""
     words = [POISON[torch.int64]] * TICKET + [0] * (STATE_WORDS - TICKET)
     for i, word in enumerate(COUNTERS.values()):
         words[word] = 1000 * (i + 1)
@@ -127,7 +127,7 @@ def hold(
     expected: Mapping[str, Any],
     how: How = USUAL,
 ) -> None:
-    """Plan, call, and compare every tensor of the call with what it must hold; one that is not expected has not changed.
+    """Plan, call, and compare every tensor of the call with what it must hold; others have not changed.
 
     A call that raises must have changed nothing at all.
     """

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pagebind.ops import FREE, FreeSpec
+
 from pagebind_conformance import oracle
 from pagebind_conformance.guarded import Guarded
 from pagebind_conformance.oracle import SubPool

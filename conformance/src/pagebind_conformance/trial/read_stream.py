@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
-
 from pagebind.ops import READ_STREAM, ReadStreamSpec
+
 from pagebind_conformance import oracle
 from pagebind_conformance.guarded import POISON, Guarded, Unspecified
 from pagebind_conformance.subject import Subject
@@ -70,7 +71,7 @@ def read_stream(
 
     after, shown, counters = expect(req_rows)
     expected: dict[str, Any] = {"out": after, "table": shown}
-    if any(low > high for low, high in zip(indptr, indptr[1:], strict=False)):
+    if any(low > high for low, high in pairwise(indptr)):
         # Parts may overlap: a cell holds what one of the lanes that share it writes, each taken alone here.
         alone = [expect([r if i == b else -1 for i, r in enumerate(req_rows)])[0] for b in range(len(req_rows))]
         expected["out"] = Unspecified(lambda got: _one_of(got, alone, poison))

@@ -1,4 +1,4 @@
-"""A plain call of every operation, for tests that hold a contract of them all: valid inputs, a live batch, no faults."""
+"""A plain call of every operation, for tests of contracts that all keep: valid inputs, a live batch, no faults."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from random import Random
 from typing import Any
 
 import torch
-
 from pagebind import Operation, ops
+
 from pagebind_conformance import generate
 from pagebind_conformance.guarded import Guarded, Layout
 from pagebind_conformance.trial.call import GuardedPool, state_words
@@ -16,7 +16,7 @@ from pagebind_conformance.trial.call import GuardedPool, state_words
 PAGE_SIZE = 4
 ROWS, CELLS = 6, 24
 NUM = 64
-LIMITS = {"max_bs": 16, "page_size": PAGE_SIZE}
+LIMITS: dict[str, Any] = {"max_bs": 16, "page_size": PAGE_SIZE}
 
 Call = dict[str, Any]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-
 from pagebind.ops import TRUNCATE, TruncateSpec
+
 from pagebind_conformance import oracle
 from pagebind_conformance.guarded import POISON, Guarded
 from pagebind_conformance.oracle import SubPool

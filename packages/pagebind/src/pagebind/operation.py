@@ -96,6 +96,7 @@ class NoWarmup:
         self._run = run
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Launch."""
         self._run(*args, **kwargs)
 
     def warmup(self) -> None:

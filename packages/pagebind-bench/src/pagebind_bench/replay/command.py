@@ -124,7 +124,7 @@ def replay(
     )
     loop = Loop(served, settings, backend=backend, device=device)
     again = reproduce(trace, len(served), profile, seed, loop, settings, block_tokens)
-    source = str(trace) if trace is not None else f"generated: profile {profile}, seed {seed}"
+    source = trace.name if trace is not None else f"generated: profile {profile}, seed {seed}"
     errors = Console(stderr=True, soft_wrap=True)
     try:
         with _progress(errors) as bar:

@@ -18,7 +18,7 @@ from pagebind_bench.replay.calls import Calls
 from pagebind_bench.replay.digest import Digest
 from pagebind_bench.replay.record import Record
 from pagebind_bench.replay.scheduler import Scheduler, Step
-from pagebind_bench.replay.settings import Settings, need_rows_fit
+from pagebind_bench.replay.settings import Settings, need_largest_fits
 from pagebind_bench.replay.traces import Request
 from pagebind_bench.replay.verify import Lane, Mismatch, Verifier
 
@@ -29,7 +29,7 @@ class Loop:
     def __init__(
         self, requests: Sequence[Request], settings: Settings, *, backend: str | None = None, device: str | None = None
     ) -> None:
-        need_rows_fit(requests, settings.max_context)
+        need_largest_fits(requests, settings)
         self.settings = settings
         self.backend = backend
         self.scheduler = Scheduler(

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pagebind.errors import InvalidArgument
-
 from pagebind_bench.replay.prefix import Block, Kept, PrefixCache
 from pagebind_bench.replay.traces import Request
 
@@ -93,8 +91,6 @@ class Scheduler:
         self.running: list[Job] = []  # oldest first
         self.prompt_tokens = 0
         self.hit_tokens = 0
-        for job in self.coming:
-            need_fits(job.number, job.request, pages, page_size)
 
     @property
     def busy(self) -> bool:
@@ -216,13 +212,3 @@ class Scheduler:
         self.cache.drop(job.blocks)
         job.blocks, job.shared, job.length = [], 0, 0
         return leaving
-
-
-def need_fits(number: int, request: Request, pages: int, page_size: int) -> None:
-    """Refuse a request that could not be served even alone."""
-    need = -(-request.tokens // page_size)
-    if need > pages:
-        raise InvalidArgument(
-            f"request {number} ({request.input_tokens} tokens in, {request.output_tokens} out) needs {need} pages of "
-            f"{page_size} tokens, the pool has {pages}: pass --pages {need} or more, or a larger --page-size"
-        )

@@ -34,14 +34,21 @@ class Settings:
     threads: int = 1  # of torch for one operation on the CPU; more cost more than they give on tensors this small
 
 
-def need_rows_fit(requests: Sequence[Request], max_context: int) -> None:
-    """Refuse a request that a row of the request table has no room for."""
-    for number, request in enumerate(requests, 1):
-        if request.tokens > max_context:
-            raise InvalidArgument(
-                f"request {number} ({request.input_tokens} tokens in, {request.output_tokens} out) needs a row of "
-                f"{request.tokens} tokens, --max-context is {max_context}: pass --max-context {request.tokens} or more"
-            )
+def need_largest_fits(requests: Sequence[Request], settings: Settings) -> None:
+    """Refuse requests the largest of which could not be served even alone."""
+    number, largest = max(enumerate(requests, 1), key=lambda pair: pair[1].tokens)
+    told = f"request {number}, the largest ({largest.input_tokens} tokens in, {largest.output_tokens} out),"
+    if largest.tokens > settings.max_context:
+        raise InvalidArgument(
+            f"{told} needs a row of {largest.tokens} tokens, --max-context is {settings.max_context}: "
+            f"pass --max-context {largest.tokens} or more, or leave it out"
+        )
+    need = -(-largest.tokens // settings.page_size)
+    if need > settings.pages:
+        raise InvalidArgument(
+            f"{told} needs {need} pages of {settings.page_size} tokens, the pool has {settings.pages}: "
+            f"pass --pages {need} or more, or leave it out"
+        )
 
 
 def need_numbers(**options: float) -> None:

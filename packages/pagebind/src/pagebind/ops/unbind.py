@@ -57,8 +57,9 @@ class Unbind(Protocol):
     ) -> None:
         """Unbind every id that is bound.
 
-        Counted: `double_free` lanes whose id is not bound, or is served by another lane; `bad_free` lanes whose id is
-        the sink or past the table, or whose row of v2p holds no page of p2v. Raises InvalidArgument before launching.
+        Counted: `double_free` lanes whose id is not bound (its row of v2p is negative), or is served by another lane;
+        `bad_free` lanes whose id is the sink or past the table, or whose row of v2p holds no page of p2v. Raises
+        InvalidArgument before launching.
         """
 
     def warmup(self) -> None:

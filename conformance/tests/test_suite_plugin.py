@@ -1,0 +1,132 @@
+"""The plugin: silent where it is not meant, strict where it is."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from pagebind_conformance.plugin import SUITE
+from pagebind_conformance.report import ReportError, read, read_complete
+
+CASE = "assign.py::test_ids_go_to_the_head_of_their_rows_as_they_are"
+OWN = f"{CASE}[composed-i32i32]"
+
+
+def test_other_runs_are_left_alone(pytester):
+    pytester.makepyfile("def test_mine(subject=None): assert subject is None")
+    pytester.mkdir("suite")
+    result = pytester.runpytest_inprocess()
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*pagebind backend*")
+
+
+def test_a_folder_of_the_suite_runs_only_when_it_is_asked_for(pytester):
+    result = pytester.runpytest_inprocess("--collect-only", "-q", str(SUITE.parent / "oracle"))
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_the_configuration_says_which_backend_where_no_option_does(pytester, monkeypatch):
+    monkeypatch.setenv("PAGEBIND_BACKEND", "outside:BACKEND")
+    monkeypatch.setenv("PAGEBIND_DEVICE", "cpu")
+    result = pytester.runpytest_inprocess(f"{SUITE / CASE}", "-p", "no:cacheprovider")
+    result.stdout.fnmatch_lines(["pagebind backend: outside 1.0 on cpu, mode cpu"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--backend", "outside:NOTHING"], "*outside:NOTHING* (from argument backend)*"),
+        (["--backend", "cpuu"], "*cpuu* (from argument backend) is not installed*"),
+        (["--backend", "outside:BACKEND", "--device", "cuda:99"], "*cuda:99* (from argument device)*"),
+        (["--backend", "outside:BACKEND", "--device", "cpu", "--examples", "0"], "*--examples is 0*"),
+        (["--backend", "outside:BACKEND", "--device", "cpu", "--report", "."], "*--report is .*a folder*"),
+    ],
+    ids=["attribute", "name", "device", "examples", "report"],
+)
+def test_what_cannot_be_run_is_one_message(pytester, arguments, message):
+    result = pytester.runpytest_inprocess("--pyargs", "pagebind_conformance", *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {message}"])
+
+
+def test_a_run_of_some_modules_is_marked_incomplete(run_suite, pytester):
+    _, report = run_suite("outside:BACKEND", cases=(CASE,))
+    assert not report["footer"]["complete"]
+    assert not report["success"]
+    assert "read_table.py" in report["footer"]["why_incomplete"]
+    with pytest.raises(ReportError, match="incomplete"):
+        read_complete(pytester.path / "report.json")
+    assert read(pytester.path / "report.json") == report
+
+
+def test_a_run_with_deselected_cases_is_marked_incomplete(run_suite):
+    _, report = run_suite("outside:BACKEND", "-k", "test_ids_go_to_the_head")
+    assert report["footer"]["why_incomplete"].endswith("were deselected")
+    assert {case["id"] for case in report["cases"]} >= {OWN}
+
+
+def test_an_interrupted_run_is_marked_incomplete(run_suite):
+    _, report = run_suite("faulty:watermark_not_moved", "-x")
+    assert report["footer"]["why_incomplete"].endswith("cases did not run")
+    assert not report["footer"]["complete"]
+    assert not report["success"]
+
+
+@pytest.fixture
+def admitting(pytester, monkeypatch):
+    """Make a package whose backend is the faulty `a_part_past_its_row`, or the sound one, with known failures."""
+
+    def make(known: str, sound: bool = False) -> str:
+        package = pytester.mkpydir("admitting")
+        record = "from outside import BACKEND" if sound else "from faulty import a_part_past_its_row as BACKEND"
+        (package / "__init__.py").write_text(record + "\n")
+        (package / "conformance.toml").write_text(known)
+        monkeypatch.syspath_prepend(str(pytester.path))
+        monkeypatch.delitem(sys.modules, "admitting", raising=False)
+        return "admitting:BACKEND"
+
+    return make
+
+
+FOUND = "assign.py::test_bad_rows_and_parts_are_clipped_and_counted"
+
+
+def known(case: str, kind: str = "planned") -> str:
+    return f'[[known-failure]]\ncase = "{case}"\nkind = "{kind}"\nreason = "parts are not cut to the row"\n'
+
+
+def test_an_admitted_failure_fails_no_run_and_is_reported(run_suite, admitting):
+    entries = "".join(known(f"{FOUND}[own-{d}]") for d in ("i32i32", "i32i64", "i64i32", "i64i64"))
+    result, report = run_suite(admitting(entries), cases=(FOUND,))
+    assert result.ret == 0
+    assert {case["status"] for case in report["cases"] if not case["composed"]} == {"known-failure"}
+    assert "planned: parts are not cut to the row" in {case["reason"] for case in report["cases"]}
+
+
+def test_an_admitted_failure_that_passes_fails_the_run(run_suite, admitting):
+    result, report = run_suite(admitting(known(OWN), sound=True), cases=(CASE,))
+    assert result.ret == 1
+    assert [case["status"] for case in report["cases"] if case["id"] == OWN] == ["failed"]
+
+
+def test_an_entry_that_names_no_case_fails_a_whole_run(run_suite, admitting):
+    result, _ = run_suite(admitting(known("assign.py::test_gone"), sound=True), "--collect-only")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["stale known failure: assign.py::test_gone is no case of the suite"])
+
+
+@pytest.mark.parametrize(
+    "text", ["[[known", known("x", "someday"), "[other]\n", '[[known-failure]]\ncase = "x"\n'], ids=range(4)
+)
+def test_a_flawed_list_of_known_failures_is_one_message(run_suite, admitting, text):
+    result, _ = run_suite(admitting(text, sound=True), cases=(CASE,))
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *conformance.toml*"])
+
+
+def test_a_report_is_written_whole_or_not_at_all(run_suite, pytester):
+    run_suite("outside:BACKEND", cases=(CASE,))
+    assert json.loads((pytester.path / "report.json").read_text())
+    assert not list(pytester.path.glob("*.part"))

@@ -1,0 +1,202 @@
+"""Reports refuse what is no evidence; the matrix shows what they say."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+from pagebind.cli import build
+from typer.testing import CliRunner
+
+from pagebind_conformance import matrix, report, source
+from pagebind_conformance.report import ReportError
+
+
+def case(operation, number, status="passed", level="core", composed=False):
+    reason = "" if status == "passed" else "because"
+    return {
+        "id": f"{operation}.py::test_{number}[{composed}]",
+        "operation": operation,
+        "level": level,
+        "status": status,
+        "reason": reason,
+        "composed": composed,
+    }
+
+
+def made(cases=None, *, name="mine", mode="cpu", complete=True, started="2026-09-01T10:00:00Z", digest="a" * 64):
+    cases = cases or [case("read_table", 1), case("read_table", 2), case("alloc", 1, level="extended")]
+    levels = report.levels_of(cases)
+    return {
+        "schema": 1,
+        "suite": {"distribution": "pagebind-conformance", "version": "0.1.0"},
+        "core": {"distribution": "pagebind", "version": "0.1.0"},
+        "backend": {
+            "name": name,
+            "distribution": f"pagebind-{name}",
+            "version": "0.1.0",
+            "package": name,
+            "features": [],
+            "planners": ["read_table"],
+        },
+        "source": digest,
+        "commit": "0123456789abcdef",
+        "environment": {"python": "3.11.7", "platform": "Linux", "torch": "2.13.0"},
+        "device": {"type": "cpu", "name": "x86_64"},
+        "mode": mode,
+        "started": started,
+        "duration_seconds": 1.5,
+        "reproduce": "python -m pytest",
+        "success": report.successful(levels, [], complete),
+        "levels": levels,
+        "cases": cases,
+        "stale_known_failures": [],
+        "footer": {"complete": complete, "total": len(cases), "why_incomplete": None if complete else "interrupted"},
+    }
+
+
+def test_a_report_survives_being_written_and_read(tmp_path):
+    path = tmp_path / "deep" / "report.json"
+    report.write(path, made())
+    assert report.read_complete(path) == made()
+    assert [p.name for p in path.parent.iterdir()] == ["report.json"]
+
+
+def without(key):
+    def change(one):
+        del one[key]
+
+    return change
+
+
+def footer_says(**fields):
+    return lambda one: one["footer"].update(fields)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without("footer"), "footer"),
+        (without("mode"), "mode"),
+        (footer_says(total=99), "footer says 99"),
+        (lambda one: one["levels"]["core"].update(passed=3), "levels say"),
+        (lambda one: one.update(success=False), "success is False"),
+        (lambda one: one.update(schema=2), "schema"),
+        (lambda one: one.update(mode="simulated"), "mode"),
+        (lambda one: one["cases"].append(dict(one["cases"][0])), "levels say"),
+        (lambda one: one["cases"][0].update(status="green"), "status"),
+        (lambda one: one["cases"][0].update(status="failed"), "reason"),
+        (lambda one: one.update(more=1), "more"),
+    ],
+)
+def test_a_report_that_disagrees_with_its_schema_or_itself_is_refused(tmp_path, change, message):
+    flawed = copy.deepcopy(made())
+    change(flawed)
+    path = tmp_path / "report.json"
+    with pytest.raises(ReportError, match=message):
+        report.write(path, flawed)
+    assert not path.exists()
+    path.write_text(json.dumps(flawed))
+    with pytest.raises(ReportError, match=message):
+        report.read(path)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "core", "success"),
+    [
+        (["passed", "skipped"], "passed", True),
+        (["passed", "not-supported"], "partial", False),
+        (["passed", "known-failure"], "partial", False),
+        (["passed", "failed"], "failed", False),
+        (["passed", "errored"], "failed", False),
+        (["skipped", "skipped"], "failed", False),
+    ],
+)
+def test_only_a_core_that_passed_whole_is_a_success(statuses, core, success):
+    cases = [case("bind", i, status) for i, status in enumerate(statuses)]
+    one = made(cases)
+    assert one["levels"]["core"]["status"] == core
+    assert one["success"] is success
+
+
+def test_the_matrix_has_a_column_per_backend_and_mode_and_a_row_per_operation():
+    cases = [
+        case("read_table", 1),
+        case("read_table", 2, "failed"),
+        case("bind", 1, "skipped"),
+        case("alloc", 1, "not-supported", "extended"),
+        case("alloc", 2, level="extended", composed=True),
+    ]
+    rendered = matrix.render([made(), made(cases, name="other", mode="gpu")], lambda package: "a" * 64)
+    lines = rendered.splitlines()
+    assert lines[0] == "|  | mine (cpu) | other (gpu) |"
+    assert "| core: read_table | 2/2 | 1/2, **1 failed** |" in lines
+    assert "| core: bind | — | — |" in lines
+    assert "| extended: alloc | 1/1 | not supported |" in lines
+    assert "| extended: composed forms | — | 1/1 |" in lines
+    assert "| **all** | passed | **failed** |" in lines
+    assert "older build" not in rendered
+    assert "- mine (cpu): pagebind-mine 0.1.0" in rendered
+    assert "commit 0123456789ab, 2026-09-01" in rendered
+
+
+def test_the_newest_report_of_a_backend_and_mode_is_shown_and_an_older_build_is_marked():
+    reports = [made(started="2026-09-03T00:00:00Z"), made(started="2026-09-02T00:00:00Z", digest="b" * 64)]
+    rendered = matrix.render(reports, lambda package: "c" * 64)
+    assert "2026-09-03" in rendered
+    assert "2026-09-02" not in rendered
+    assert matrix.OLDER in rendered
+    assert matrix.OLDER not in matrix.render(reports, lambda package: None)
+
+
+def test_that_a_build_has_grown_older_leaves_a_page_up_to_date():
+    fresh, older = (matrix.render([made()], lambda package, d=d: d) for d in ("a" * 64, "b" * 64))
+    page = matrix.replaced(f"# x\n{matrix.BEGIN}\nold\n{matrix.END}\nrest\n", fresh, "README.md")
+    assert page.startswith("# x\n")
+    assert page.endswith("rest\n")
+    assert matrix.up_to_date(page, older, "README.md")
+    assert not matrix.up_to_date(page, matrix.render([made(name="new")], lambda package: None), "README.md")
+    with pytest.raises(ReportError, match="no place"):
+        matrix.replaced("nothing", fresh, "README.md")
+
+
+@pytest.fixture
+def command():
+    return lambda *arguments: CliRunner().invoke(build(), ["conformance", *map(str, arguments)])
+
+
+def test_the_commands_check_and_render(command, tmp_path):
+    path, readme = tmp_path / "report.json", tmp_path / "README.md"
+    report.write(path, made())
+    readme.write_text(f"{matrix.BEGIN}\n{matrix.END}\n")
+    assert "success" in command("check", path).output
+    assert "| core: read_table | 2/2 |" in command("matrix", path).output
+    assert command("matrix", "--check", "--readme", readme, path).exit_code == 1
+    assert command("matrix", "--write", "--readme", readme, path).exit_code == 0
+    assert command("matrix", "--check", "--readme", readme, path).exit_code == 0
+    assert "No report" in command("matrix").output
+
+
+def test_the_commands_refuse_what_is_no_evidence(command, tmp_path):
+    path, missing = tmp_path / "report.json", tmp_path / "missing.json"
+    report.write(path, made(complete=False))
+    for arguments in (["check", path], ["matrix", path], ["check", missing], ["matrix", "--check", missing]):
+        result = command(*arguments)
+        assert result.exit_code == 2, result.output
+        assert "Traceback" not in result.output
+    assert command("matrix", "--write").exit_code == 2
+
+
+def test_the_digest_follows_the_sources(tmp_path, monkeypatch):
+    package = tmp_path / "thing"
+    package.mkdir()
+    (package / "__init__.py").write_text("a = 1\n")
+    (package / "kernel.cu").write_text("x")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    first = source.digest("thing")
+    (package / "notes.txt").write_text("no source")
+    assert source.digest("thing") == first
+    (package / "kernel.cu").write_text("y")
+    assert source.digest("thing") != first
+    assert source.digest("not_installed_anywhere") is None
