@@ -13,6 +13,7 @@ from pagebind import LaunchOptions
 from pagebind.operation import NoWarmup
 from pagebind.ops import COMPACT, CompactSpec
 from pagebind.words import HOLE_TOP, PageTables
+
 from pagebind_conformance import oracle
 from pagebind_conformance.oracle import SubPool
 from pagebind_conformance.subject import Subject

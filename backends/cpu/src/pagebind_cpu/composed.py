@@ -1,4 +1,4 @@
-"""alloc, free, extend, truncate, assign, release, compact: the forms that core composes, over this backend's bind and unbind.
+"""alloc, free, extend, truncate, assign, release, compact: what core composes, over this backend's bind and unbind.
 
 Torch on the CPU is what a composed form is written in already, so a native one would be the same lines again.
 """

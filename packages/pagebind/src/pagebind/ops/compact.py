@@ -74,8 +74,10 @@ class Compact(Protocol):
 
         Let the band be the pages `(watermark - retreat, watermark]`, L those of them that are live (their row of p2v
         holds a virtual page), and O the cells of the hole stack that hold a page in `[1, watermark - retreat]` whose
-        row of p2v is a tombstone. Where the hole top or the watermark is below `retreat`, or L above O (both only after
-        the host's counts went wrong, or a page was bound by hand), nothing is moved and `count_mismatch` counts once.
+        row of p2v is a tombstone. Where the hole top or the watermark is below `retreat` or outside the tables, or L
+        above O (only after the host's counts went wrong, or a page was bound by hand), nothing is moved and
+        `count_mismatch` counts once. Where the tables are not inverse, or a page is twice on the hole stack, nothing
+        outside the tables and the buffer is touched, and what they hold after is not specified.
 
         Else the k-th of L moves to the k-th of O from the top, k from 0: `sources[k]`, `targets[k]`; the first
         `retreat` cells of both from L on are -1, and in the refused call all of them. The hole stack keeps the other
