@@ -15,6 +15,7 @@ from pagebind.ops import (
     AllocSpec,
     AssignSpec,
     BindSpec,
+    CompactSpec,
     ExtendSpec,
     FreeSpec,
     ReadStreamSpec,
@@ -58,6 +59,8 @@ def specs():
         ranks = {"ranks": 2, "rank": 1} if flag else {}
         yield "translate", TranslateSpec(max_items=9, out_dtype=dtype, **sizes, **both, **ranks), counted
         yield "assign", AssignSpec(max_bs=4, max_items=9, row_dtype=dtype, indptr_dtype=dtype), counted
+        # 48 bytes are six words, no power of two; without bytes the copy is not compiled.
+        yield "compact", CompactSpec(max_pages=9, page_bytes=48 if flag else 0, **both), counted
         for name, spec in (("bind", BindSpec), ("unbind", UnbindSpec), ("alloc", AllocSpec), ("free", FreeSpec)):
             yield name, spec(max_items=9, **both), counted
 

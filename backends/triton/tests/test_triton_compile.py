@@ -17,6 +17,7 @@ KERNELS = {
         for name in ("read_table", "read_stream", "translate", "assign", "bind", "unbind", "alloc", "free")
     ),
     *("count_new_kernel", "write_new_kernel", "count_tails_kernel", "cut_tails_kernel"),
+    *("pick_moves_kernel", "move_pages_kernel"),
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from pagebind.words import HOLE_TOP, WATERMARK, PageTables, new_state, new_table
 BS = 37
 WIDTH = 300
 PAGE_SIZES = (1, 3, 16)
+PAGE_BYTES = (0, 16, 48, 4096)
 DTYPES = (torch.int32, torch.int64)
 NUM_PAGES = 5000
 ITEMS = (1, 33, 700, 4500)
@@ -217,6 +218,23 @@ def pools(small: Small) -> Iterator[PageTables]:
         yield tables
 
 
+def compactions(small: Small) -> Iterator[PageTables]:
+    """Run compact with and without bytes, in every dtype and size, until no hole is left; yield the tables."""
+    for dtype, id_dtype, page_bytes, n in product(DTYPES, DTYPES, PAGE_BYTES, ITEMS):
+        tables = new_tables(NUM_PAGES, NUM_PAGES, small.device, dtype)
+        kinds = {"index_dtype": dtype, "id_dtype": id_dtype}
+        compact = small.plan(ops.COMPACT, max_pages=n, page_bytes=page_bytes, **kinds)
+        taken, pages, sources, targets = (torch.empty(n, dtype=id_dtype, device=small.device) for _ in range(4))
+        small.plan(ops.ALLOC, max_items=n, **kinds)(tables, ids=taken, pages=pages)
+        holes = (n + 1) // 2
+        some = taken[torch.randperm(n, generator=small.random)[:holes].to(small.device)]
+        small.plan(ops.FREE, max_items=n, **kinds)(some, tables, freed=pages[:holes])
+        buffer = torch.zeros(NUM_PAGES * page_bytes, dtype=torch.uint8, device=small.device) if page_bytes else None
+        for retreat in (holes // 3, holes - holes // 3, 1):  # no hole is left for the last
+            compact(tables, retreat=retreat, sources=sources, targets=targets, buffer=buffer)
+        yield tables
+
+
 def main() -> None:
     """Run every launch on the backend that the arguments name, and say how many there were."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -228,7 +246,7 @@ def main() -> None:
         small.device = torch.device("cuda", torch.cuda.current_device())
     tables_of_lanes(small)
     ids(small)
-    for tables in pools(small):
+    for tables in chain(pools(small), compactions(small)):
         words = tables.state.tolist()
         wrong = audit_tables(tables, words[WATERMARK] - words[HOLE_TOP], words[WATERMARK])
         if wrong:

@@ -192,3 +192,100 @@ def test_rows_run_out_with_a_clear_message():
 def test_a_pool_that_cannot_be_is_refused_when_planned(wrong):
     with pytest.raises(InvalidArgument):
         make(**wrong)
+
+
+class Told:
+    """A reader's event that writes down when the stream was made to wait for it."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def wait(self):
+        self.log.append("waited")
+
+
+def marks(pool):
+    """Return the first byte of every page's bytes, by physical page."""
+    return pool.buffer.view(-1, pool.page_bytes)[:, 0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_compaction_closes_holes_and_bytes_follow_their_pages(seed):
+    rng = random.Random(seed)
+    pool = make(num_pages=40, page_bytes=32)
+    held = {}
+    for _ in range(120):
+        kind = rng.choice(["alloc", "free", "compact"])
+        if kind == "alloc":
+            for v in pool.alloc(rng.randint(0, pool.free_pages)).tolist():
+                held[v] = rng.randint(1, 250)
+                marks(pool)[pool.tables.v2p[v].item()] = held[v]
+        elif kind == "free":
+            gone = rng.sample(sorted(held), rng.randint(0, len(held)))
+            pool.free(ints(gone))
+            for v in gone:
+                del held[v]
+        else:
+            holes, live = pool.stats().holes, pool.stats().live
+            most = rng.choice([None, rng.randint(0, 40)])
+            done = pool.compact(most)
+            assert done == min(holes, holes if most is None else most)
+            assert (pool.stats().holes, pool.stats().live) == (holes - done, live)
+        assert pool.audit() == []
+        assert {v: int(marks(pool)[pool.tables.v2p[v]]) for v in held} == held
+    pool.check()
+
+
+def test_a_closed_gate_moves_nothing_and_opens_again():
+    pool = make()
+    pool.free(pool.alloc(6)[:3])
+    before = pool.digest()
+    with pool.hold_moves(), pool.hold_moves():
+        assert pool.compact() == 0
+    with pool.hold_moves():
+        assert pool.compact() == 0
+    assert pool.digest() == before
+    assert pool.compact(2) == 2
+    assert pool.compact() == 1
+    assert pool.compact() == 0
+
+
+def test_moves_and_reuse_of_vacated_pages_wait_for_readers_and_nothing_else_does():
+    pool, log = make(), []
+    ids = pool.alloc(4)
+    pool.reading(Told(log))
+    pool.alloc(1)
+    assert log == [], "a page that nobody read"
+    pool.free(ids[:1])
+    assert log == []
+    pool.alloc(1)
+    assert log == ["waited"], "it may be the one that was vacated"
+    pool.reading(Told(log))
+    pool.free(ids[1:2])
+    pool.compact()
+    assert log == ["waited"] * 2
+    pool.reading(Told(log))
+    pool.join_readers()
+    pool.free(ids[2:3])
+    pool.alloc(1)
+    assert log == ["waited"] * 3
+
+
+def test_no_compaction_while_a_lease_is_open():
+    pool = make()
+    pool.free(pool.alloc(6)[:3])
+    before = pool.digest()
+    lease = pool.reserve(2)
+    with pytest.raises(InvalidArgument, match="settle it, then compact"):
+        pool.compact()
+    assert pool.digest() == before
+    lease.settle(0)
+    assert pool.compact() == 3
+    assert pool.audit() == []
+
+
+def test_poll_tells_the_counters_without_raising():
+    pool = make()
+    assert set(pool.poll().values()) == {0}
+    pool.free(ints([3]))
+    assert pool.poll()["double_free"] == 1

@@ -28,6 +28,7 @@ backend = Backend(
         "truncate": composed.truncate,
         "assign": composed.assign,
         "release": composed.release,
+        "compact": composed.compact,
     },
     features=frozenset(
         {
@@ -38,6 +39,7 @@ backend = Backend(
             "form=token",
             "granularity=page",
             "granularity=token",
+            "page_bytes",
             "shared",
             "table",
             "windowed",

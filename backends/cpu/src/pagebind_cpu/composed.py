@@ -1,4 +1,4 @@
-"""alloc, free, extend, truncate, assign, release: the forms that core composes, over this backend's bind and unbind.
+"""alloc, free, extend, truncate, assign, release, compact: what core composes, over this backend's bind and unbind.
 
 Torch on the CPU is what a composed form is written in already, so a native one would be the same lines again.
 """
@@ -12,6 +12,7 @@ import torch
 from pagebind.operation import Launch, LaunchOptions, Planner
 from pagebind.ops import alloc as core_alloc
 from pagebind.ops import assign as core_assign
+from pagebind.ops import compact as core_compact
 from pagebind.ops import extend as core_extend
 from pagebind.ops import free as core_free
 from pagebind.ops import release as core_release
@@ -38,3 +39,4 @@ extend = _over_core(core_extend.compose)
 truncate = _over_core(core_truncate.compose)
 assign = _over_core(core_assign.compose)
 release = _over_core(core_release.compose)
+compact = _over_core(core_compact.compose)

@@ -10,6 +10,7 @@ from pagebind.backend import Backend
 from pagebind_cuda.alloc import plan_alloc
 from pagebind_cuda.assign import plan_assign
 from pagebind_cuda.bind import plan_bind
+from pagebind_cuda.compact import plan_compact
 from pagebind_cuda.extend import plan_extend
 from pagebind_cuda.free import plan_free
 from pagebind_cuda.launch import compile_count
@@ -43,6 +44,7 @@ backend = Backend(
         "truncate": plan_truncate,
         "assign": plan_assign,
         "release": plan_release,
+        "compact": plan_compact,
     },
     features=frozenset(
         {
@@ -56,6 +58,7 @@ backend = Backend(
             "table",
             "context_parallel",
             "shared",
+            "page_bytes",
         }
     ),
     probe=probe,

@@ -25,6 +25,9 @@
 struct Index {
     unsigned x;
 };
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
 static Index threadIdx, blockIdx, blockDim, gridDim;
 
 namespace host {
@@ -226,6 +229,8 @@ static inline unsigned __ballot_sync(unsigned mask, int predicate) {
     return votes;
 }
 static inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
+
+static inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 
 // Another thread of the block may come first at every atomic.
 template <class T>

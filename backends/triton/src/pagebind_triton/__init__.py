@@ -24,6 +24,7 @@ OPERATIONS = (
     "truncate",
     "assign",
     "release",
+    "compact",
 )
 
 
@@ -81,6 +82,7 @@ backend = Backend(
             "table",
             "context_parallel",
             "shared",
+            "page_bytes",
         }
     ),
     probe=probe,

@@ -7,6 +7,7 @@ fault counters of the call. It shares no code with any backend, nor with the cor
 from pagebind_conformance.oracle.alloc import alloc
 from pagebind_conformance.oracle.assign import assign
 from pagebind_conformance.oracle.bind import bind
+from pagebind_conformance.oracle.compact import compact
 from pagebind_conformance.oracle.extend import extend
 from pagebind_conformance.oracle.free import free
 from pagebind_conformance.oracle.read_stream import read_stream
@@ -22,6 +23,7 @@ __all__ = [
     "alloc",
     "assign",
     "bind",
+    "compact",
     "extend",
     "free",
     "read_stream",

@@ -23,9 +23,9 @@ GROUP = "contract"
 
 every_operation = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=list(OPERATIONS))
 
-WITH_POOL = [ops.ALLOC, ops.FREE, ops.EXTEND, ops.TRUNCATE, ops.RELEASE]
+WITH_POOL = [ops.ALLOC, ops.FREE, ops.EXTEND, ops.TRUNCATE, ops.RELEASE, ops.COMPACT]
 
-WITH_FEATURES = [ops.READ_TABLE, ops.TRANSLATE, ops.READ_STREAM, ops.EXTEND, ops.TRUNCATE, ops.RELEASE]
+WITH_FEATURES = [ops.READ_TABLE, ops.TRANSLATE, ops.READ_STREAM, ops.EXTEND, ops.TRUNCATE, ops.RELEASE, ops.COMPACT]
 
 FLAWS: list[tuple[str, Any]] = [
     ("page_size", 0),
@@ -38,6 +38,9 @@ FLAWS: list[tuple[str, Any]] = [
     ("index_dtype", torch.int16),
     ("num_physical", 2**62),
     ("rank", 9),
+    ("max_pages", -1),
+    ("page_bytes", -16),
+    ("page_bytes", 24),
 ]
 FLAWED = [
     pytest.param(operation, field, value, id=f"{operation.name}-{field}-{value}")
@@ -201,7 +204,7 @@ def test_a_state_block_of_garbage_touches_no_other_memory(
     garbage[: len(words)] = words
     pool.parts["state"] = Guarded(garbage, torch.int64, subject.device)
     call(subject.plan(operation, spec), operation, arguments)
-    written = {"request_table", "ids", "pages", "slots", "freed", *pool.parts}
+    written = {"request_table", "ids", "pages", "slots", "freed", "sources", "targets", "buffer", *pool.parts}
     if operation is ops.FREE:
         written -= {"ids"}
     compare(arguments, {part: Unspecified(lambda got: None) for part in written})

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 import torch
 from pagebind import ops
-from pagebind.words import Fill, Form
+from pagebind.words import HOLE_TOP, WATERMARK, Fill, Form, new_tables
 
 from pagebind_conformance import generate
 from pagebind_conformance.guarded import POISON
@@ -16,6 +16,7 @@ from pagebind_conformance.suite.extend import held_rows
 from pagebind_conformance.trial.alloc import alloc
 from pagebind_conformance.trial.assign import assign
 from pagebind_conformance.trial.bind import bind
+from pagebind_conformance.trial.compact import compact
 from pagebind_conformance.trial.extend import extend
 from pagebind_conformance.trial.free import free
 from pagebind_conformance.trial.read_stream import read_stream
@@ -102,6 +103,38 @@ def test_more_than_65535_rows_are_extended_cut_assigned_and_emptied(subject: Sub
     )
     spec_out = ops.ReleaseSpec(max_bs=MANY, max_pages=2 * MANY, page_size=1, form="page")
     release(subject, spec_out, rows, order, [min(n, 2) for n in grown], pool, capacity=2 * MANY)
+
+
+@pytest.mark.extended
+def test_more_than_65535_pages_move_into_holes(subject: Subject) -> None:
+    subject.need_mode("gpu", "cpu", what="a retreat over 65,535")
+    pool = generate.sub_pool(Random(6), 2 * MANY + 500, 3 * MANY, MANY + 400, MANY + 30)
+    compact(subject, ops.CompactSpec(max_pages=2 * MANY, page_bytes=16), pool, MANY + 29)
+
+
+@pytest.mark.extended
+def test_case_10_bytes_beyond_2_to_32_move_to_where_they_belong(subject: Subject) -> None:
+    subject.need_mode("gpu", "cpu", what="a buffer of 4.4 GB, on the CPU untouched but for a few pages,")
+    device, num, page_bytes = subject.device, 4200, 2**20
+    try:
+        buffer = torch.empty(num * page_bytes, dtype=torch.uint8, device=device)
+    except RuntimeError as error:  # torch's out-of-memory errors are RuntimeErrors
+        pytest.skip(f"a buffer of 4.4 GB is needed: {str(error).splitlines()[0]}")
+    tables = new_tables(8, num, device)
+    for v, p in ((3, 4190), (5, 4189)):
+        tables.v2p[v], tables.p2v[p] = p, v
+    tables.hole_stack[:2] = torch.tensor([2, 4098], device=device)
+    tables.state[HOLE_TOP], tables.state[WATERMARK] = 2, 4190
+    pages = buffer.view(num, page_bytes)
+    for p, seed in ((4190, 1), (4189, 2), (4098, 3), (2, 4), (4097, 5), (4099, 6)):
+        pages[p] = torch.randint(0, 256, (page_bytes,), generator=torch.Generator().manual_seed(seed)).to(device)
+    first, second, low, high = (pages[p].clone() for p in (4189, 4190, 4097, 4099))
+    sources, targets = (torch.zeros(2, dtype=torch.int32, device=device) for _ in range(2))
+    spec = ops.CompactSpec(max_pages=8, page_bytes=page_bytes)
+    subject.plan(ops.COMPACT, spec)(tables, retreat=2, sources=sources, targets=targets, buffer=buffer)
+    assert (sources.tolist(), targets.tolist()) == ([4189, 4190], [4098, 2])
+    for p, wanted in ((4098, first), (2, second), (4097, low), (4099, high), (4189, first), (4190, second)):
+        assert torch.equal(pages[p], wanted), f"page {p}"
 
 
 @pytest.mark.parametrize("form", ["token", "page"])

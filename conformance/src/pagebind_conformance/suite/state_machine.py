@@ -19,6 +19,7 @@ from pagebind_conformance.subject import Subject
 from pagebind_conformance.trial.alloc import alloc
 from pagebind_conformance.trial.assign import assign
 from pagebind_conformance.trial.call import GuardedPool, counted, hold
+from pagebind_conformance.trial.compact import compact
 from pagebind_conformance.trial.extend import extend
 from pagebind_conformance.trial.free import free
 from pagebind_conformance.trial.release import release
@@ -51,6 +52,7 @@ class Tables(RuleBasedStateMachine):
             "truncate": ops.TruncateSpec(**sizes, max_pages=64),
             "release": ops.ReleaseSpec(**sizes, max_pages=64, shared=True),
             "assign": ops.AssignSpec(max_bs=ROWS, max_items=256),
+            "compact": ops.CompactSpec(max_pages=64, page_bytes=16),
             "read_table": ops.ReadTableSpec(**sizes, max_width=64, num_physical=NUM_PHYSICAL, fill="sink"),
         }
         self.bound: dict[int, int] = {}
@@ -123,6 +125,16 @@ class Tables(RuleBasedStateMachine):
         self.pool = self.pool._replace(v2p=v2p, p2v=p2v)
         self.bound |= dict(zip(virtual, physical, strict=True))
         self.adrift = ([], [])
+
+    @rule(seed=SEEDS)
+    def retreat(self, seed: int) -> None:
+        """Compact, by no more than the holes, nor over a page that is adrift: no table tells where that is."""
+        most = min(self.pool.hole_top, self.pool.watermark - max(self.adrift[1], default=0))
+        self.pool, sources, targets, _ = compact(
+            self.subject, self.specs["compact"], self.pool, Random(seed).randint(0, most), placed=self.placed
+        )
+        moved = dict(zip(sources, targets, strict=True))
+        self.bound = {v: moved.get(p, p) for v, p in self.bound.items()}
 
     @rule(sizes=st.lists(COUNTS, min_size=ROWS, max_size=ROWS), seed=SEEDS)
     def grow(self, sizes: list[int], seed: int) -> None:

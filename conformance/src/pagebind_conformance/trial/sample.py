@@ -177,6 +177,17 @@ def _assign(device: torch.device, bs: int) -> tuple[Any, Call]:
     }
 
 
+def _compact(device: torch.device, bs: int) -> tuple[Any, Call]:
+    _, pool = _batch(device, bs)
+    return ops.CompactSpec(max_pages=16, page_bytes=16), {
+        "tables": pool,
+        "retreat": bs,
+        "sources": Guarded.poisoned((bs,), torch.int32, device),
+        "targets": Guarded.poisoned((bs,), torch.int32, device),
+        "buffer": Guarded([i * i % 251 for i in range(16 * NUM)], torch.uint8, device),
+    }
+
+
 SAMPLES: dict[str, Callable[[torch.device, int], tuple[Any, Call]]] = {
     "read_table": _read_table,
     "bind": _bind,
@@ -189,15 +200,17 @@ SAMPLES: dict[str, Callable[[torch.device, int], tuple[Any, Call]]] = {
     "truncate": _truncate,
     "assign": _assign,
     "release": _release,
+    "compact": _compact,
 }
 
 
 def shifted(arguments: Call, shift: int, row_gap: int = 0) -> Call:
     """Return the same call with every tensor at another alignment, and rows further apart."""
-    layout = Layout(row_gap=row_gap, shift=shift)
 
     def again(tensor: Guarded) -> Guarded:
         cells = tensor.before.as_strided(*tensor.geometry)
+        unit = 16 if cells.dtype is torch.uint8 else 1  # bytes of pages stay aligned to 16, as their contract asks
+        layout = Layout(row_gap=row_gap, shift=shift * unit)
         return Guarded(cells.tolist(), cells.dtype, tensor.buffer.device, layout, tuple(cells.shape))
 
     moved: Call = {}

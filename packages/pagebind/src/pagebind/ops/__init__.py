@@ -6,6 +6,7 @@ from pagebind.operation import Operation
 from pagebind.ops.alloc import ALLOC, AllocSpec
 from pagebind.ops.assign import ASSIGN, AssignSpec
 from pagebind.ops.bind import BIND, BindSpec
+from pagebind.ops.compact import COMPACT, CompactSpec
 from pagebind.ops.extend import EXTEND, ExtendSpec
 from pagebind.ops.free import FREE, FreeSpec
 from pagebind.ops.read_stream import READ_STREAM, ReadStreamSpec
@@ -29,6 +30,7 @@ OPERATIONS: dict[str, Operation[Any, Any]] = {
         TRUNCATE,
         ASSIGN,
         RELEASE,
+        COMPACT,
     )
 }
 """Every operation by name, the core ones first."""
@@ -37,6 +39,7 @@ __all__ = [
     "ALLOC",
     "ASSIGN",
     "BIND",
+    "COMPACT",
     "EXTEND",
     "FREE",
     "OPERATIONS",
@@ -49,6 +52,7 @@ __all__ = [
     "AllocSpec",
     "AssignSpec",
     "BindSpec",
+    "CompactSpec",
     "ExtendSpec",
     "FreeSpec",
     "ReadStreamSpec",

@@ -2,7 +2,7 @@
 
 Holes are taken before the span grows and freed pages become holes, so the counts follow from the calls alone:
 
-    span = live + holes            span = the highest live count so far
+    span = live + holes            span = the highest live count since the last retreat
 """
 
 from __future__ import annotations
@@ -79,6 +79,15 @@ class Counts:
         self.live -= pages
         if self.lease is not None:
             self.lease.change -= pages
+
+    def retreat(self, pages: int) -> None:
+        """Account for a span that was shortened by `pages` holes; raises InvalidArgument while a lease is open."""
+        if self.lease is not None:
+            raise InvalidArgument(
+                f"a lease of {self.lease.pages} pages is open, and how far its replays reach is not known before "
+                "settle(used): settle it, then compact"
+            )
+        self.span -= pages
 
     def open_lease(self, pages: int) -> Lease:
         """Set `pages` aside; raises OutOfPages where they are not free, InvalidArgument while a lease is open."""

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from pagebind.backend import Backend
 from pagebind.config import resolve
 from pagebind.errors import CaptureError
-from pagebind.operation import INT32_MAX, Checks, LaunchOptions, Operation, need_count, need_length
-from pagebind.ops import (
-    ALLOC,
-    ASSIGN,
-    EXTEND,
-    FREE,
-    READ_TABLE,
-    RELEASE,
-    TRUNCATE,
-    AllocSpec,
-    AssignSpec,
-    ExtendSpec,
-    FreeSpec,
-    ReadTableSpec,
-    ReleaseSpec,
-    TruncateSpec,
-)
+from pagebind.operation import INT32_MAX, Checks, need_count, need_length
 from pagebind.ops.read_table import ReadTable
-from pagebind.plan import capturing, check, plan_with
+from pagebind.plan import capturing, check
 from pagebind.pool.audit import audit_tables, digest_tables
 from pagebind.pool.counts import Counts, Lease
+from pagebind.pool.plans import Geometry, PoolPlans
+from pagebind.pool.polling import Poll
+from pagebind.pool.readers import Event, Readers
 from pagebind.pool.rows import RequestTable, Row
 from pagebind.registry import choose, resolve_device
 from pagebind.words import HOLE_TOP, WATERMARK, Fill, Form, new_tables
@@ -55,7 +42,8 @@ class PagePool:
 
     `num_pages` pages of `page_size` tokens (the sink comes on top), rows of up to `max_context` tokens for
     `max_requests` requests, batches of up to `max_bs` lanes and `max_tokens` new tokens a call. `form` is the unit of
-    the request table's ids. `backend`, `device`, `checks` and `index_dtype` left None come from the configuration.
+    the request table's ids. With `page_bytes` above 0 the pool has a byte buffer, page p at `p * page_bytes`; without,
+    it keeps tables only. `backend`, `device`, `checks` and `index_dtype` left None come from the configuration.
 
     One host thread and one stream at a time. Calls inside a CUDA graph capture move no host counts: `reserve` a lease
     before the replays and `settle` it after.
@@ -78,6 +66,7 @@ class PagePool:
         max_tokens: int,
         form: Form = "page",
         multiplier: int = 1,
+        page_bytes: int = 0,
         backend: str | Backend | None = None,
         device: str | torch.device | None = None,
         checks: Checks | None = None,
@@ -97,31 +86,24 @@ class PagePool:
         self.page_size, self.form, self.multiplier = page_size, form, multiplier
         self.num_pages = num_pages
         self.max_bs = max_bs
-        self._checks = config.checks.value
         self._dtype = torch.int32 if config.index_dtype.value == "int32" else torch.int64
-        num = num_pages + 1
-        geometry: dict[str, Any] = {"page_size": page_size, "form": form, "index_dtype": self._dtype}
-        lanes = {"max_bs": max_bs, **geometry}
-        self._alloc = self._plan(ALLOC, AllocSpec(max_items=num_pages, index_dtype=self._dtype))
-        self._free = self._plan(FREE, FreeSpec(max_items=num_pages, index_dtype=self._dtype))
-        self._extend = self._plan(
-            EXTEND,
-            ExtendSpec(max_tokens=max_tokens, num_virtual=num, num_physical=num, multiplier=multiplier, **lanes),
+        self._plans = PoolPlans(
+            Geometry(num_pages, page_size, form, multiplier, page_bytes, max_bs, max_tokens, self._dtype),
+            self.backend,
+            self.device,
+            config.checks.value,
         )
-        self._truncate = self._plan(TRUNCATE, TruncateSpec(max_pages=num_pages, **lanes))
-        self._release = {
-            shared: self._plan(RELEASE, ReleaseSpec(max_pages=num_pages, shared=shared, **lanes))
-            for shared in (False, True)
-        }
-        self._assign = self._plan(ASSIGN, AssignSpec(max_bs=max_bs, max_items=INT32_MAX))
+        num = num_pages + 1
         self.tables = new_tables(num, num, self.device, self._dtype)
         """Device tables, stacks and state block."""
         self.requests = RequestTable(max_requests, max_context, page_size, form, self.device)
         self._counts = Counts(num_pages)
-        self._pages = torch.empty(num_pages, dtype=torch.int32, device=self.device)  # physical pages nobody asked for
-
-    def _plan(self, operation: Operation[Any, Any], spec: Any) -> Any:
-        return plan_with(self.backend, operation, spec, self.device, self._checks, LaunchOptions())
+        self._pages, self._targets = (torch.empty(num_pages, dtype=torch.int32, device=self.device) for _ in range(2))
+        self._readers = Readers(self.device)
+        self._poll = Poll(self.tables.state)
+        self.page_bytes = page_bytes
+        self.buffer = torch.zeros(num * page_bytes, dtype=torch.uint8, device=self.device) if page_bytes else None
+        """Bytes of the pages, uint8 `[(num_pages + 1) * page_bytes]`, or None."""
 
     def plan_read_table(
         self,
@@ -136,25 +118,13 @@ class PagePool:
 
         Call it with `pool.requests.table`, `pool.tables.v2p` and `state=pool.tables.state`.
         """
-        spec = ReadTableSpec(
-            max_bs=self.max_bs,
-            max_width=max_width,
-            page_size=self.page_size,
-            num_physical=self.num_pages + 1,
-            form=self.form,
-            granularity=granularity,
-            fill=fill,
-            multiplier=self.multiplier,
-            windowed=windowed,
-            index_dtype=self._dtype,
-            out_dtype=out_dtype,
+        return self._plans.read_table(
+            max_width, granularity=granularity, fill=fill, windowed=windowed, out_dtype=out_dtype
         )
-        return READ_TABLE.call_type(self._plan(READ_TABLE, spec))
 
     def warmup(self) -> None:
         """Compile everything that calls of this pool can need; its read tables have a warmup of their own."""
-        for planned in (self._alloc, self._free, self._extend, self._truncate, self._assign, *self._release.values()):
-            planned.warmup()
+        self._plans.warmup()
 
     # ---- counts: host ints, nothing waits ----------------------------------------------------------------------------
 
@@ -189,16 +159,18 @@ class PagePool:
             self._counts.need(count)
         if ids is None:
             ids = torch.empty(count, dtype=torch.int32, device=self.device)
-        self._alloc(self.tables, ids=ids, pages=self._pages[:count])
+        if not captured:
+            self._readers.before_take()
+        self._plans.alloc(self.tables, ids=ids, pages=self._pages[:count])
         if not captured:
             self._counts.take(count)
         return ids
 
     def free(self, ids: torch.Tensor) -> None:
         """Free virtual page ids, int32 `[n]`, each bound. A fault is dropped and counted, and then counts are off."""
-        self._free(ids, self.tables, freed=self._pages[: ids.shape[0]])
+        self._plans.free(ids, self.tables, freed=self._pages[: ids.shape[0]])
         if not capturing(self.device):
-            self._counts.give(ids.shape[0])
+            self._give(ids.shape[0])
 
     # ---- pages by row ------------------------------------------------------------------------------------------------
 
@@ -225,24 +197,25 @@ class PagePool:
         where they are not free. Inside a capture `pages` is not compared: the lease bounds it.
         """
         if capturing(self.device):
-            self._extend(self.requests.table, req_rows, prefix_lens, indptr, self.tables, slots=slots)
+            self._plans.extend(self.requests.table, req_rows, prefix_lens, indptr, self.tables, slots=slots)
             return
         self._counts.need(pages)
-        self._extend(self.requests.table, req_rows, prefix_lens, indptr, self.tables, slots=slots, pages=pages)
+        self._readers.before_take()
+        self._plans.extend(self.requests.table, req_rows, prefix_lens, indptr, self.tables, slots=slots, pages=pages)
         self._counts.take(pages)
 
     def truncate(self, req_rows: torch.Tensor, seq_lens: torch.Tensor, keep_lens: torch.Tensor, *, pages: int) -> None:
         """Cut rows to `keep_lens` tokens; `pages` is the count that comes back (inside a capture, at most)."""
         freed = self._pages[:pages]
         if capturing(self.device):
-            self._truncate(self.requests.table, req_rows, seq_lens, keep_lens, self.tables, freed=freed)
+            self._plans.truncate(self.requests.table, req_rows, seq_lens, keep_lens, self.tables, freed=freed)
             return
-        self._truncate(self.requests.table, req_rows, seq_lens, keep_lens, self.tables, freed=freed, pages=pages)
-        self._counts.give(pages)
+        self._plans.truncate(self.requests.table, req_rows, seq_lens, keep_lens, self.tables, freed=freed, pages=pages)
+        self._give(pages)
 
     def assign(self, req_rows: torch.Tensor, ids: torch.Tensor, indptr: torch.Tensor) -> None:
         """Copy ids in the request table's form to the head of rows; see `pagebind.ops.assign`."""
-        self._assign(self.requests.table, req_rows, ids, indptr, state=self.tables.state)
+        self._plans.assign(self.requests.table, req_rows, ids, indptr, state=self.tables.state)
 
     def release(
         self,
@@ -265,7 +238,7 @@ class PagePool:
             )
         self.requests.need_open(rows)
         need_length("req_rows", req_rows, len(rows), "rows")
-        self._release[starts is not None](
+        self._plans.release[starts is not None](
             self.requests.table,
             req_rows,
             seq_lens,
@@ -274,8 +247,72 @@ class PagePool:
             pages=pages,
             **({} if starts is None else {"starts": starts}),
         )
-        self._counts.give(pages)
+        self._give(pages)
         self.requests.close(rows)
+
+    # ---- moving pages ------------------------------------------------------------------------------------------------
+
+    def compact(self, max_pages: int | None = None) -> int:
+        """Close holes: retreat the span by up to `max_pages` holes, all of them by default; return the pages retreated.
+
+        Moves are picked, copied and rebound on the device; the current stream waits for registered readers first, the
+        host for nothing. 0 while the move gate is closed. Raises InvalidArgument while a lease is open, CaptureError
+        inside a capture.
+        """
+        if capturing(self.device):
+            raise CaptureError("compact decides on the host how far to retreat; call it outside the capture")
+        if max_pages is not None:
+            need_count("max_pages", max_pages, 0)
+        holes = self._counts.holes
+        retreat = 0 if self._readers.held else min(holes, holes if max_pages is None else max_pages)
+        if not retreat:
+            return 0
+        span = self._counts.span
+        self._counts.retreat(retreat)
+        try:
+            self._readers.join()
+            self._plans.compact(
+                self.tables, retreat=retreat, sources=self._pages, targets=self._targets, buffer=self.buffer
+            )
+        except Exception:
+            self._counts.span = span
+            raise
+        self._readers.moved()
+        self._readers.vacate()
+        return retreat
+
+    def hold_moves(self) -> AbstractContextManager[None]:
+        """Close the move gate for a `with` block, in which a transfer reads pages; `compact` then moves nothing.
+
+        The current stream is ordered behind the moves that were enqueued before.
+        """
+        return self._readers.hold()
+
+    def reading(self, event: Event) -> None:
+        """Register a reader whose reads end at `event`: moves, and takes of pages vacated meanwhile, wait for it.
+
+        The stream waits, never the host. Inside a capture nothing waits: call `join_readers` before the replay.
+        """
+        self._readers.reading(event)
+
+    def join_readers(self) -> None:
+        """Make the current stream wait for every registered reader now."""
+        self._readers.join()
+
+    def _give(self, pages: int) -> None:
+        self._counts.give(pages)
+        self._readers.vacate()
+
+    # ---- looking -----------------------------------------------------------------------------------------------------
+
+    def poll(self) -> dict[str, int]:
+        """Enqueue a copy of the fault counters and return the newest that has arrived. Waits for nothing.
+
+        Raises CaptureError inside a capture.
+        """
+        if capturing(self.device):
+            raise CaptureError("poll asks which copies have arrived; call it outside the capture")
+        return self._poll()
 
     # ---- looking: these wait for the device --------------------------------------------------------------------------
 
