@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from pagebind import Backend
+from pagebind.backend import Backend
 from pagebind.operation import Launch, LaunchOptions, Planner
 
 from pagebind_triton.launch import compile_count
