@@ -294,9 +294,10 @@ def test_generated_compactions_equal_the_oracle(subject: Subject, planned: Compa
 
 
 @every_spec
-@pytest.mark.own_only
 def test_a_replayed_retreat_equals_as_many_eager_ones(subject: Subject, planned: CompactSpec) -> None:
     subject.need_mode("gpu", what="graph replay")
+    if subject.composed:
+        pytest.skip("graph replay needs a planner of its own; this is composed, which waits")
     pool = generate.sub_pool(Random(9), 60, 50, 25, 15)
     replayed, eager = (compact_case(subject, planned, pool, 1) for _ in range(2))
     warm = subject.plan(COMPACT, planned)
