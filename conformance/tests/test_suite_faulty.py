@@ -7,7 +7,7 @@ import pytest
 
 
 def test_a_backend_kept_outside_passes_the_core_and_all_that_is_composed_from_it(run_suite):
-    result, report = run_suite("outside:BACKEND", "--examples", "4")
+    result, report = run_suite("outside:BACKEND", "--examples", "2")
     core, extended = report["levels"]["core"], report["levels"]["extended"]
     assert report["success"], [case for case in report["cases"] if case["status"] in ("failed", "errored")]
     assert core["status"] == "passed"

@@ -11,6 +11,8 @@ import typer
 
 app = typer.Typer(no_args_is_help=True, help="Run the conformance suite, check its reports, render their matrix.")
 
+PYTEST_USAGE_ERROR = 4
+
 Files = Annotated[list[Path] | None, typer.Argument(help="Reports, as written by --report.")]
 
 
@@ -22,12 +24,13 @@ def run(
     commit: Annotated[str | None, typer.Option(help="Commit the report names.")] = None,
     examples: Annotated[int | None, typer.Option(help="Generated cases per spec.")] = None,
 ) -> None:
-    """Run the suite on a backend; the exit code is pytest's."""
+    """Run the suite on a backend; the exit code is 1 where a case failed, 2 where nothing could be run."""
     command = [sys.executable, "-m", "pytest", "-q", "--pyargs", "pagebind_conformance"]
     options = {"--backend": backend, "--device": device, "--report": report, "--commit": commit, "--examples": examples}
     for option, value in options.items():
         command += [option, str(value)] if value is not None else []
-    raise typer.Exit(subprocess.run(command, check=False).returncode)
+    code = subprocess.run(command, check=False).returncode
+    raise typer.Exit(2 if code == PYTEST_USAGE_ERROR else code)
 
 
 @app.command()
