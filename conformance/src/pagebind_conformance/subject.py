@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from pagebind import Backend, LaunchOptions, Operation, Planned, get_backend
+from pagebind import Backend, LaunchOptions, Operation, Planned
 from pagebind.backend import Mode
 from pagebind.config import resolve
 from pagebind.ops import OPERATIONS
 from pagebind.plan import plan_with
-from pagebind.registry import resolve_device
+from pagebind.registry import settle
 
 NOT_SUPPORTED = "not supported: "
 """How the reason of a skip begins where the backend does not declare what a case asks for."""
@@ -107,7 +107,6 @@ class Subject:
 def choose(name: str | None, device: str | None, examples: int | None) -> tuple[Subject, Subject]:
     """Return the subject the options or the configuration name, and the same with its core alone."""
     config = resolve(backend=name, device=device)
-    where = resolve_device(config.device)
-    backend = get_backend(name, device=where)
+    backend, where = settle(config.backend, config.device)
     own = Subject(backend, where, config.backend.value, examples=examples)
     return own, replace(own, backend=core_only(backend), composed=True, plans={})

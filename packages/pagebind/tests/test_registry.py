@@ -101,3 +101,14 @@ def test_device_that_does_not_exist_is_refused(device):
         pytest.fail("this test needs a machine of fewer than 100 GPUs")
     with pytest.raises(ConfigError, match=f"'{device}' .from argument device"):
         registry.resolve_device(registry.resolve(device=device).device)
+
+
+def test_a_named_backend_brings_the_device_it_runs_on_where_that_is_auto(installed, monkeypatch):
+    installed("slow", "gpu")
+    monkeypatch.setattr(registry, "resolve_device", lambda setting: torch.device("cuda", 0))
+    named, auto = registry.resolve(backend="slow"), registry.resolve()
+    assert registry.settle(named.backend, named.device) == (slow, torch.device("cpu"))
+    assert registry.settle(auto.backend, auto.device) == (gpu, torch.device("cuda", 0))
+    told = registry.resolve(backend="slow", device="cuda")
+    with pytest.raises(BackendUnavailable, match="not on cuda"):
+        registry.settle(told.backend, told.device)

@@ -11,7 +11,7 @@ from pagebind.backend import Backend
 from pagebind.config import resolve
 from pagebind.errors import CaptureError, FaultError, InvalidArgument, Unsupported
 from pagebind.operation import Checks, Launch, LaunchOptions, Operation
-from pagebind.registry import choose, resolve_device
+from pagebind.registry import settle
 from pagebind.words import read_counters
 
 SpecT = TypeVar("SpecT")
@@ -100,8 +100,7 @@ def plan(
         device=None if device is None else str(device),
         checks=checks,
     )
-    where = resolve_device(config.device)
-    record = backend if isinstance(backend, Backend) else choose(config.backend, where.type)
+    record, where = settle(backend if isinstance(backend, Backend) else config.backend, config.device)
     return operation.call_type(
         plan_with(record, operation, spec, where, config.checks.value, options or LaunchOptions())
     )

@@ -47,7 +47,23 @@ def get_backend(name: str | None = None, *, device: str | torch.device | None = 
     'cpu'
     """
     config = resolve(backend=name, device=None if device is None else str(device))
-    return choose(config.backend, resolve_device(config.device).type)
+    return settle(config.backend, config.device)[0]
+
+
+def settle(backend: Setting | Backend, device: Setting) -> tuple[Backend, torch.device]:
+    """Return the backend and the device that two settings name; a record stands for itself.
+
+    Where the backend is named or given and the device is `auto`, it is the best device that the backend runs on. Raises
+    as get_backend does.
+    """
+    where = resolve_device(device)
+    if isinstance(backend, Setting) and backend.value == "auto":
+        return choose(backend, where.type), where
+    record = backend if isinstance(backend, Backend) else find(backend)
+    if device.value == "auto" and where.type not in record.modes and "cpu" in record.modes:
+        where = torch.device("cpu")
+    _need_usable(record, backend, where.type)
+    return record, where
 
 
 def resolve_device(setting: Setting) -> torch.device:
@@ -71,9 +87,7 @@ def resolve_device(setting: Setting) -> torch.device:
 
 def choose(setting: Setting, device_type: str) -> Backend:
     """Return the backend a setting names, for a device type; `auto` takes the best usable one."""
-    if ":" in setting.value:
-        backend = _load_attribute(setting)
-    elif setting.value == "auto":
+    if setting.value == "auto":
         candidates = available_backends(device_type)
         for candidate in candidates:
             if candidate.chosen and candidate.backend is not None:
@@ -83,18 +97,19 @@ def choose(setting: Setting, device_type: str) -> Backend:
             f"no backend is usable on {device_type} (backend from {setting.origin}); {passed}; "
             "pip install pagebind-cpu, and set device=cpu"
         )
-    else:
-        found = _find(setting)
-        if isinstance(found, str):
-            raise BackendUnavailable(f"backend {setting.value!r} (from {setting.origin}) cannot be loaded: {found}")
-        backend = found
-    reason = backend.reason_against(device_type)
-    if reason is not None:
-        raise BackendUnavailable(
-            f"backend {setting.value!r} (from {setting.origin}) is not usable on {device_type}: {reason}"
-        )
-    _need_core(backend)
+    backend = find(setting)
+    _need_usable(backend, setting, device_type)
     return backend
+
+
+def find(setting: Setting) -> Backend:
+    """Return the record that a setting names, usable or not: an installed backend's, or that of `module:attribute`."""
+    if ":" in setting.value:
+        return _load_attribute(setting)
+    found = _find(setting)
+    if isinstance(found, str):
+        raise BackendUnavailable(f"backend {setting.value!r} (from {setting.origin}) cannot be loaded: {found}")
+    return found
 
 
 def available_backends(device_type: str | None = None) -> list[Candidate]:
@@ -188,7 +203,11 @@ def _load_attribute(setting: Setting) -> Backend:
     return loaded
 
 
-def _need_core(backend: Backend) -> None:
+def _need_usable(backend: Backend, asked: Setting | Backend, device_type: str) -> None:
+    told = f"{asked.value!r} (from {asked.origin})" if isinstance(asked, Setting) else f"{backend.name!r} (a record)"
+    reason = backend.reason_against(device_type)
+    if reason is not None:
+        raise BackendUnavailable(f"backend {told} is not usable on {device_type}: {reason}")
     missing = [op.name for op in OPERATIONS.values() if op.level == "core" and op.name not in backend.planners]
     if missing:
-        raise BackendUnavailable(f"backend {backend.name!r} has no planner for {', '.join(missing)}; core needs them")
+        raise BackendUnavailable(f"backend {told} has no planner for {', '.join(missing)}; core needs them")

@@ -20,7 +20,7 @@ from pagebind.pool.plans import Geometry, PoolPlans
 from pagebind.pool.polling import Poll
 from pagebind.pool.readers import Event, Readers
 from pagebind.pool.rows import RequestTable, Row
-from pagebind.registry import choose, resolve_device
+from pagebind.registry import settle
 from pagebind.words import HOLE_TOP, WATERMARK, Fill, Form, new_tables
 
 
@@ -81,8 +81,7 @@ class PagePool:
             checks=checks,
             index_dtype=None if index_dtype is None else str(index_dtype).removeprefix("torch."),
         )
-        self.device = resolve_device(config.device)
-        self.backend = backend if isinstance(backend, Backend) else choose(config.backend, self.device.type)
+        self.backend, self.device = settle(backend if isinstance(backend, Backend) else config.backend, config.device)
         self.page_size, self.form, self.multiplier = page_size, form, multiplier
         self.num_pages = num_pages
         self.max_bs = max_bs
