@@ -126,6 +126,11 @@ def plan_with(
                 f"declared: {', '.join(sorted(backend.features)) or 'nothing'}: choose another backend or spec"
             )
         launch = planner(spec, device, options)
+        if not callable(getattr(launch, "warmup", None)):
+            raise InvalidArgument(
+                f"the planner of backend {backend.name!r} for {operation.name} returned a {type(launch).__name__} "
+                "without warmup(); wrap a plain function as pagebind.operation.NoWarmup(function)"
+            )
     else:
         if operation.compose is None:
             raise Unsupported(f"backend {backend.name!r} has no planner for the core operation {operation.name}")

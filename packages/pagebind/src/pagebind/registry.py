@@ -18,7 +18,7 @@ from pagebind.errors import (
     DuplicateBackend,
     did_you_mean,
 )
-from pagebind.ops import OPERATIONS
+from pagebind.ops import FEATURES, OPERATIONS
 
 IN_TREE = ("cpu", "cuda", "triton")
 """Backends with a distribution `pagebind-<name>`; messages offer to install them."""
@@ -142,9 +142,8 @@ def _judged(c: Candidate, best: Backend | None, device_type: str) -> Candidate:
     if mode not in SERVING_MODES:
         return Candidate(c.name, c.distribution, c.backend, None, note=f"mode {mode} is for tests; auto passes it over")
     assert best is not None
-    return Candidate(
-        c.name, c.distribution, c.backend, None, note=f"rank {c.backend.rank}, below {best.name} ({best.rank})"
-    )
+    below = f"below {best.name} ({best.rank})" if c.backend.rank < best.rank else f"as {best.name}, first by name"
+    return Candidate(c.name, c.distribution, c.backend, None, note=f"rank {c.backend.rank}, {below}")
 
 
 def _entry_points() -> Mapping[str, EntryPoint]:
@@ -183,7 +182,7 @@ def _load(point: EntryPoint) -> Backend | str:
     if not isinstance(loaded, Backend):
         return f"{point.value} of {_distribution(point)} is a {type(loaded).__name__}, not a pagebind.Backend"
     if loaded.name != point.name:
-        return f"{point.value} of {_distribution(point)} is named {loaded.name!r}, its entry point {point.name!r}"
+        return f"{point.value} of {_distribution(point)} is named {loaded.name!r}, its entry point {point.name!r}; rename one"
     return loaded
 
 
@@ -209,5 +208,13 @@ def _need_usable(backend: Backend, asked: Setting | Backend, device_type: str) -
     if reason is not None:
         raise BackendUnavailable(f"backend {told} is not usable on {device_type}: {reason}")
     missing = [op.name for op in OPERATIONS.values() if op.level == "core" and op.name not in backend.planners]
+    unknown = sorted(backend.features - FEATURES)
+    if unknown:
+        raise BackendUnavailable(
+            f"backend {told} declares {unknown[0]!r}, which no operation asks for; features: "
+            f"{', '.join(sorted(FEATURES))}{did_you_mean(unknown[0], FEATURES)}"
+        )
     if missing:
-        raise BackendUnavailable(f"backend {told} has no planner for {', '.join(missing)}; core needs them")
+        raise BackendUnavailable(
+            f"backend {told} has no planner for {', '.join(missing)}; core needs them: add them to its planners"
+        )

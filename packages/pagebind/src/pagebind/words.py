@@ -21,8 +21,9 @@ API_VERSION = 1
 STATE_WORDS = 32
 """Length of a state block: int64, on the device, one for each sub-pool."""
 
-# The state block. Words 0 to 3 are positions, 8 to 15 fault counters, 16 to 31 belong to kernels.
-# Kernels read positions at launch and write them back in stream order; nothing else holds them.
+# The state block. Words 0 to 3 are positions, 8 to 15 fault counters, 16 to 31 scratch of kernels, zero between
+# launches; 4 to 7 are free. Kernels read positions at launch and write them back in stream order; nothing else holds
+# them. CONTRIBUTING.md says where else a new word has to be named.
 VIRTUAL_TOP = 0  # ids on the virtual stack
 HOLE_TOP = 1  # pages on the hole stack
 WATERMARK = 2  # pages in the span: span = live + holes

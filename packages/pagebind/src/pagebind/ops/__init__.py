@@ -35,12 +35,27 @@ OPERATIONS: dict[str, Operation[Any, Any]] = {
 }
 """Every operation by name, the core ones first."""
 
+FEATURES = frozenset(
+    {
+        *("form=token", "form=page"),  # what a request table holds
+        *("granularity=token", "granularity=page"),  # what a read table or stream holds
+        *("fill=prefix", "fill=sink"),  # read_table
+        "windowed",  # read_table, read_stream: calls with starts
+        "table",  # read_stream: calls with a table
+        "context_parallel",  # translate: ranks above 1
+        "shared",  # release: calls with starts
+        "page_bytes",  # compact: moves bytes
+    }
+)
+"""Every name that a spec can ask for by its operation's `features`, and a backend can declare."""
+
 __all__ = [
     "ALLOC",
     "ASSIGN",
     "BIND",
     "COMPACT",
     "EXTEND",
+    "FEATURES",
     "FREE",
     "OPERATIONS",
     "READ_STREAM",
