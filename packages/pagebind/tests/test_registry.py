@@ -5,7 +5,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 import torch
-from pagebind import Backend, available_backends, get_backend, registry
+from pagebind import Backend, available_backends, get_backend, ops, registry
 from pagebind.errors import BackendNotFound, BackendUnavailable, ConfigError, DuplicateBackend
 from pagebind.ops import OPERATIONS
 
@@ -112,3 +112,27 @@ def test_a_named_backend_brings_the_device_it_runs_on_where_that_is_auto(install
     told = registry.resolve(backend="slow", device="cuda")
     with pytest.raises(BackendUnavailable, match="not on cuda"):
         registry.settle(told.backend, told.device)
+
+
+def test_a_feature_that_no_operation_asks_for_is_refused_by_name(installed):
+    installed()
+    misspelt = replace(slow, features=frozenset({"windowd"}))
+    with pytest.raises(BackendUnavailable, match=r"declares 'windowd'.*did you mean 'windowed'"):
+        registry.settle(misspelt, registry.resolve(device="cpu").device)
+
+
+def test_every_feature_that_a_spec_asks_for_is_listed():
+    small = {"max_bs": 1, "page_size": 2}
+    asked = set()
+    for form in ("token", "page"):
+        for granularity in ("token", "page"):
+            table = {"num_physical": 2, "form": form, "granularity": granularity, "windowed": True, **small}
+            for fill in ("prefix", "sink"):
+                asked |= ops.READ_TABLE.features(ops.ReadTableSpec(max_width=1, fill=fill, **table))
+            asked |= ops.READ_STREAM.features(ops.ReadStreamSpec(max_items=1, with_table=True, **table))
+        asked |= ops.EXTEND.features(ops.ExtendSpec(max_tokens=1, num_virtual=2, num_physical=2, form=form, **small))
+        asked |= ops.TRUNCATE.features(ops.TruncateSpec(max_pages=1, form=form, **small))
+        asked |= ops.RELEASE.features(ops.ReleaseSpec(max_pages=1, form=form, shared=True, **small))
+    asked |= ops.TRANSLATE.features(ops.TranslateSpec(max_items=1, page_size=1, num_physical=2, ranks=2))
+    asked |= ops.COMPACT.features(ops.CompactSpec(max_pages=1, page_bytes=16))
+    assert asked == ops.FEATURES

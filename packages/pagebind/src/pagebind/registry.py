@@ -182,7 +182,10 @@ def _load(point: EntryPoint) -> Backend | str:
     if not isinstance(loaded, Backend):
         return f"{point.value} of {_distribution(point)} is a {type(loaded).__name__}, not a pagebind.Backend"
     if loaded.name != point.name:
-        return f"{point.value} of {_distribution(point)} is named {loaded.name!r}, its entry point {point.name!r}; rename one"
+        return (
+            f"{point.value} of {_distribution(point)} is named {loaded.name!r}, its entry point {point.name!r}; "
+            "give both one name"
+        )
     return loaded
 
 
