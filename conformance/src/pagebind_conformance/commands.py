@@ -13,22 +13,27 @@ app = typer.Typer(no_args_is_help=True, help="Run the conformance suite, check i
 
 PYTEST_USAGE_ERROR = 4
 
-Files = Annotated[list[Path] | None, typer.Argument(help="Reports, as written by --report.")]
+Files = Annotated[list[Path] | None, typer.Argument(help="Reports, as written by --report, or folders of them.")]
 
 
-@app.command()
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def run(
+    context: typer.Context,
     backend: Annotated[str | None, typer.Option(help="Installed name, or module:attribute.")] = None,
     device: Annotated[str | None, typer.Option(help="Device it is tested on.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write the report here.")] = None,
     commit: Annotated[str | None, typer.Option(help="Commit the report names.")] = None,
     examples: Annotated[int | None, typer.Option(help="Generated cases per spec.")] = None,
 ) -> None:
-    """Run the suite on a backend; the exit code is 1 where a case failed, 2 where nothing could be run."""
+    """Run the suite on a backend; the exit code is 1 where a case failed, 2 where nothing could be run.
+
+    Other arguments are pytest's own, as in `run --backend cpu -k case_12`.
+    """
     command = [sys.executable, "-m", "pytest", "-q", "--pyargs", "pagebind_conformance"]
     options = {"--backend": backend, "--device": device, "--report": report, "--commit": commit, "--examples": examples}
     for option, value in options.items():
         command += [option, str(value)] if value is not None else []
+    command += context.args
     code = subprocess.run(command, check=False).returncode
     raise typer.Exit(2 if code == PYTEST_USAGE_ERROR else code)
 
@@ -36,11 +41,12 @@ def run(
 @app.command()
 def check(files: Annotated[list[Path], typer.Argument(help="Reports, as written by --report.")]) -> None:
     """Check that reports keep the schema, agree with themselves and are complete."""
-    from pagebind_conformance.report import read_complete
+    from pagebind_conformance.report import read_complete, why_no_success
 
     for path in files:
         report = read_complete(path)
-        verdict = "success" if report["success"] else "no success"
+        why = why_no_success(report)
+        verdict = "success" if why is None else f"no success, {why}"
         typer.echo(f"{path}: {report['backend']['name']} ({report['mode']}), {len(report['cases'])} cases, {verdict}")
 
 

@@ -13,12 +13,19 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
+from pagebind.words import COUNTERS, EPOCH, HOLE_TOP, STATE_WORDS, VIRTUAL_TOP, WATERMARK
 
 BAND = 64
 """Elements of a guard band; a multiple of 16, so that a view without shift is aligned as torch aligns a tensor."""
 
 POISON = {torch.int32: 0x7A7A7A7A, torch.int64: 0x7A7A7A7A7A7A7A7A, torch.uint8: 0x7A}
 """What bands, gaps and outputs hold before a call: neither 0 nor -1, and no id of any test."""
+
+POSITIONS = {"virtual_top": VIRTUAL_TOP, "hole_top": HOLE_TOP, "watermark": WATERMARK, "epoch": EPOCH}
+"""Name -> word of a state block that is no counter."""
+
+MOST_TOLD = 8
+"""Differing elements a message names; it counts the others."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +90,14 @@ class Guarded:
 
         `expected` None means that nothing may have changed. The buffer as it is becomes what it held before.
         """
+        __tracebackhide__ = True
         got = self.buffer.cpu()
         wanted = self.before.clone()
         inside = wanted.as_strided(*self.geometry)
         if isinstance(expected, Unspecified):
             complaint = expected.check(got.as_strided(*self.geometry).tolist())
-            assert complaint is None, f"{name}: {complaint}"
+            if complaint is not None:
+                raise AssertionError(f"{name}: {complaint}")
             inside.copy_(got.as_strided(*self.geometry))
         elif expected is not None and 0 not in self.geometry[0]:
             inside.copy_(torch.tensor(expected, dtype=wanted.dtype))
@@ -97,21 +106,42 @@ class Guarded:
         self.before = got
 
     def _complain(self, name: str, got: torch.Tensor, wanted: torch.Tensor) -> NoReturn:
-        shape, strides, start = self.geometry
-        told = []
-        for at in torch.nonzero(got != wanted).flatten().tolist()[:8]:
-            told.append(f"{self._place(at - start, shape, strides)} is {int(got[at])}, expected {int(wanted[at])}")
-        count = int((got != wanted).sum())
-        raise AssertionError(f"{name} {list(shape)}: {count} element(s) differ: " + "; ".join(told))
+        __tracebackhide__ = True
+        differing = torch.nonzero(got != wanted).flatten().tolist()
+        told = [self._tell(name, at, int(got[at]), int(wanted[at])) for at in differing[:MOST_TOLD]]
+        told += [f"and {len(differing) - MOST_TOLD} more"] if len(differing) > MOST_TOLD else []
+        raise AssertionError(f"{name} {list(self.geometry[0])}: " + "; ".join(told))
 
-    @staticmethod
-    def _place(at: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> str:
-        if at < 0:
-            return f"guard band, {-at} before the tensor,"
-        index = []
-        for size, stride in zip(shape, strides, strict=True):
-            if at // stride >= size:
-                return f"element {at} past the first, outside the tensor,"
-            index.append(at // stride)
-            at %= stride
-        return f"[{', '.join(map(str, index))}]" if at == 0 else f"gap behind [{', '.join(map(str, index))}]"
+    def _tell(self, name: str, at: int, got: int, wanted: int) -> str:
+        shape, strides, start = self.geometry
+        poison, before, first = POISON[self.before.dtype], int(self.before[at]), at - start
+        last = sum((size - 1) * step for size, step in zip(shape, strides, strict=True)) if 0 not in shape else -1
+        if first < 0:
+            return f"outside the tensor was written: {got}, element {-first} before the first"
+        if first > last:
+            return f"outside the tensor was written: {got}, element {first - last} past the last"
+        if name == "state" and shape == (STATE_WORDS,):
+            return _tell_word(first, got, wanted, before)
+        index, gap = [], 0
+        for size, step in zip(shape, strides, strict=True):
+            index.append(min(first // step, size - 1))
+            first -= index[-1] * step
+            gap = first
+        place = f"[{', '.join(map(str, index))}]"
+        if gap:
+            return f"the gap behind {place} was written: {got}"
+        if got == poison:
+            return f"{place} was not written, expected {wanted}"
+        if wanted == poison:
+            return f"{place} was written: {got}, nothing belongs there"
+        return f"{place} is {got}, has to stay {wanted}" if wanted == before else f"{place} is {got}, expected {wanted}"
+
+
+def _tell_word(word: int, got: int, wanted: int, before: int) -> str:
+    for name, counter in COUNTERS.items():
+        if counter == word:
+            return f"{name} counted {got - before}, expected {wanted - before}"
+    for name, position in POSITIONS.items():
+        if position == word:
+            return f"{name} is {got}, expected {wanted}"
+    return f"word {word} is {got}, has to stay {wanted}"

@@ -1,7 +1,7 @@
 """Known failures: what a backend's own `conformance.toml` admits, strict both ways.
 
     [[known-failure]]
-    case = "alloc.py::test_case_11[own]"      the id reports give it
+    case = "alloc.py::test_case_11[own]"      the id reports give it; `suite/` before it is left out
     mode = "gpu"                              left out: every mode
     kind = "upstream"                         planned (could be done) | upstream (waits for somebody else) | never
     reason = "what fails and why"
@@ -63,4 +63,4 @@ def _entry(path: Path, raw: Any) -> KnownFailure:
         raise ConfigError(f"{path}: kind {fields['kind']!r} of {fields['case']}; kinds: {', '.join(KINDS)}")
     if fields.get("mode", MODES[0]) not in MODES or set(fields) - {"case", "kind", "reason", "mode"}:
         raise ConfigError(f"{path}: {fields['case']} has {', '.join(fields)}; mode is one of {', '.join(MODES)}")
-    return KnownFailure(fields["case"], fields["kind"], fields["reason"], fields.get("mode"))
+    return KnownFailure(fields["case"].removeprefix("suite/"), fields["kind"], fields["reason"], fields.get("mode"))

@@ -53,8 +53,9 @@ def up_to_date(text: str, matrix: str, origin: str) -> bool:
 
 
 def load(paths: Sequence[Path]) -> list[Report]:
-    """Read reports that have to be complete."""
-    return [report.read_complete(path) for path in paths]
+    """Read reports that have to be complete; of a folder, every `.json` at any depth."""
+    found = [inside for path in paths for inside in (sorted(path.rglob("*.json")) if path.is_dir() else [path])]
+    return [report.read_complete(path) for path in found]
 
 
 COMPOSED = "composed forms"

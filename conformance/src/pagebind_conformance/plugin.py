@@ -18,6 +18,10 @@ SUITE = Path(__file__).parent / "suite"
 CHOSEN: pytest.StashKey[Subject] = pytest.StashKey()
 COMPOSED: pytest.StashKey[Subject] = pytest.StashKey()
 
+# What the rest is built on comes first, so that the first failure shown is the nearest to its fault.
+FIRST = ("bind", "unbind", "translate", "read_table", "contract", "compiling", "launching")
+LAST = ("state_machine", "graphs", "large")
+
 # Failing comparisons show their values: pytest rewrites assertions of test modules only, unless told here.
 pytest.register_assert_rewrite(
     "pagebind_conformance.trial", "pagebind_conformance.suite", "pagebind_conformance.guarded"
@@ -87,6 +91,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("subject", ["own", "composed"], indirect=True, scope="session")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order the suite: the core, contracts, a backend's own extended operations, composed ones, then what uses all."""
+    if CHOSEN in config.stash:
+        items.sort(key=_tier)
+
+
 @pytest.fixture(scope="session")
 def subject(request: pytest.FixtureRequest) -> Any:
     """Return the backend under test on its device; composed forms stand in where the parameter says so."""
@@ -94,6 +105,17 @@ def subject(request: pytest.FixtureRequest) -> Any:
     if chosen is None:
         pytest.skip("no backend is under test: run pytest --pyargs pagebind_conformance --backend NAME")
     return request.config.stash[COMPOSED] if getattr(request, "param", "own") == "composed" else chosen
+
+
+def _tier(item: pytest.Item) -> int:
+    if item.path.parent != SUITE:
+        return -1
+    if item.path.stem in FIRST:
+        return FIRST.index(item.path.stem)
+    if item.path.stem in LAST:
+        return len(FIRST) + 2 + LAST.index(item.path.stem)
+    callspec = getattr(item, "callspec", None)
+    return len(FIRST) + (callspec is not None and callspec.params.get("subject") == "composed")
 
 
 def _asked_for(config: pytest.Config) -> bool:

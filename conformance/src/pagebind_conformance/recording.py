@@ -18,6 +18,8 @@ from pagebind_conformance.subject import NOT_SUPPORTED, Subject
 
 SUITE = Path(__file__).parent / "suite"
 LONGEST_REASON = 2000
+MOST_REPRODUCED = 3
+"""Failed cases the terminal shows a command for."""
 
 
 class Recorder:
@@ -85,6 +87,8 @@ class Recorder:
         elif report.failed:
             case["status"] = "failed" if report.when == "call" else "errored"
             case["reason"] = _crash(report)[:LONGEST_REASON]
+            module, _, test = case["id"].partition(".py::")
+            case["reproduce"] = self._reproduce(f"pagebind_conformance.suite.{module}::{test}")
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Fail a run with stale known failures, and write the report that was asked for."""
@@ -100,11 +104,21 @@ class Recorder:
             report.write(path, self.report())
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Say where the report is, and what it is worth."""
+        """Say how to run failed cases again, what did not run, where the report is, and what the run is worth."""
         for case in self.stale:
             terminalreporter.write_line(f"stale known failure: {case} is no case of the suite", red=True)
+        if self.config.getoption("collectonly") or not self.cases:
+            return
+        failed = [case["reproduce"] for case in self.cases.values() if "reproduce" in case]
+        for command in failed[:MOST_REPRODUCED]:
+            terminalreporter.write_line(f"reproduce: {command}")
+        for line in report.without_running(self.cases.values()):
+            terminalreporter.write_line(line)
+        why = None if failed else report.why_no_success(self._verdict())
+        if why is not None:
+            terminalreporter.write_line(f"success: no, {why}")
         path = self.config.getoption("--report")
-        if path is not None and not self.config.getoption("collectonly"):
+        if path is not None:
             worth = f"incomplete: {self.why_incomplete}" if self.why_incomplete else "complete"
             terminalreporter.write_line(f"conformance report: {path} ({worth})")
 
@@ -113,12 +127,9 @@ class Recorder:
     def report(self) -> report.Report:
         """Return the report of the run as it stands; cases that did not run are left out, it is incomplete then."""
         backend, device = self.subject.backend, self.subject.device
-        cases = [case for case in self.cases.values() if case["status"] is not None]
-        levels = report.levels_of(cases)
         digest = source.digest(self.package)
         if digest is None:
             raise report.ReportError(f"the sources of {self.package} are not to be found; install it, then run again")
-        complete = self.why_incomplete is None
         return {
             "schema": report.SCHEMA_VERSION,
             "suite": {"distribution": "pagebind-conformance", "version": pagebind_conformance.__version__},
@@ -139,6 +150,14 @@ class Recorder:
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
             "duration_seconds": round(time.time() - self.started, 3),
             "reproduce": self._reproduce(),
+            **self._verdict(),
+        }
+
+    def _verdict(self) -> report.Report:
+        cases = [case for case in self.cases.values() if case["status"] is not None]
+        levels = report.levels_of(cases)
+        complete = self.why_incomplete is None
+        return {
             "success": report.successful(levels, self.stale, complete),
             "levels": levels,
             "cases": cases,
@@ -146,17 +165,16 @@ class Recorder:
             "footer": {"complete": complete, "total": len(cases), "why_incomplete": self.why_incomplete},
         }
 
-    def _reproduce(self) -> str:
-        variables = [
-            f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(("PAGEBIND_", "TRITON_INTERPRET"))
-        ]
-        command = ["python", "-m", "pytest", "--pyargs", "pagebind_conformance"]
+    def _reproduce(self, what: str = "pagebind_conformance") -> str:
         asked = self.subject.asked
+        kept = ("PAGEBIND_", "TRITON_INTERPRET", *(["PYTHONPATH"] if ":" in asked else []))
+        variables = [f"{k}={shlex.quote(v)}" for k, v in sorted(os.environ.items()) if k.startswith(kept)]
+        command = ["python", "-m", "pytest", "--pyargs", what]
         command += ["--backend", asked if ":" in asked else self.subject.backend.name]
         command += ["--device", self.subject.device.type]
         if self.subject.examples is not None:
             command += ["--examples", str(self.subject.examples)]
-        return shlex.join([*variables, *command])
+        return " ".join([*variables, shlex.join(command)])
 
 
 def describe(item: pytest.Item) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
@@ -18,6 +19,10 @@ SCHEMA_VERSION = 1
 Status = Literal["passed", "failed", "errored", "skipped", "not-supported", "known-failure"]
 STATUSES: tuple[Status, ...] = ("passed", "failed", "errored", "skipped", "not-supported", "known-failure")
 LEVELS = ("core", "extended")
+ABSENT = ("not-supported", "known-failure")
+
+NEEDED = re.compile(r" needs (mode .*); this is mode ")
+"""How the reason of a skip for want of a mode is put, and the modes in it."""
 
 Report = dict[str, Any]
 
@@ -48,6 +53,44 @@ def successful(levels: Mapping[str, Mapping[str, Any]], stale: Sequence[str], co
     """Return whether a run is a success: complete, core passed whole, nothing failed, no stale known failure."""
     nothing_failed = all(levels[level]["failed"] == levels[level]["errored"] == 0 for level in LEVELS)
     return complete and not stale and nothing_failed and levels["core"]["status"] == "passed"
+
+
+def why_no_success(report: Report) -> str | None:
+    """Return why a report's run is no success, or None where it is one."""
+    if report["success"]:
+        return None
+    if not report["footer"]["complete"]:
+        return f"it is incomplete: {report['footer']['why_incomplete']}"
+    wrong = sum(level["failed"] + level["errored"] for level in report["levels"].values())
+    if wrong:
+        return f"{wrong} case(s) failed"
+    if report["stale_known_failures"]:
+        return f"{len(report['stale_known_failures'])} known failure(s) name no case"
+    absent = [case for case in report["cases"] if case["level"] == "core" and case["status"] in ABSENT]
+    if not absent:
+        return "of the core nothing passed"
+    known = sum(case["status"] == "known-failure" for case in absent)
+    counts = Counter(_undeclared(case["reason"]) for case in absent if case["status"] == "not-supported")
+    told = [f"{what} ({count} cases)" for what, count in counts.most_common()]
+    return "core is partial: " + ", ".join([*told, *([f"known failures ({known} cases)"] if known else [])])
+
+
+def without_running(cases: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a line for the skipped cases and one for those not supported, counted by reason; none where none is."""
+    skipped: Counter[str] = Counter()
+    absent: Counter[str] = Counter()
+    for case in cases:
+        if case["status"] == "skipped":
+            needed = NEEDED.search(case["reason"])
+            skipped[f"need {needed[1]}" if needed else case["reason"].splitlines()[0]] += 1
+        elif case["status"] == "not-supported":
+            absent[_undeclared(case["reason"])] += 1
+    told = {"skipped": skipped, "not supported": absent}
+    return [
+        f"{name}: " + "; ".join(f"{count} {reason}" for reason, count in counts.most_common())
+        for name, counts in told.items()
+        if counts
+    ]
 
 
 def write(path: Path, report: Report) -> None:
@@ -105,6 +148,12 @@ def check(report: Any, origin: str) -> None:
         raise ReportError(
             f"{origin} does not agree with itself: success is {report['success']}, its cases make it {success}"
         )
+
+
+def _undeclared(reason: str) -> str:
+    # As a test skips: `windowed of read_table`, or `no planner for alloc; its composed form is ...`.
+    features, of, _ = reason.rpartition(" of ")
+    return f"{features} not declared" if of and ";" not in reason else reason.partition(";")[0]
 
 
 def _judge(count: Counter[str]) -> str:

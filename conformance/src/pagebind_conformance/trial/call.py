@@ -25,7 +25,7 @@ from pagebind.words import (
     PageTables,
 )
 
-from pagebind_conformance.guarded import POISON, Guarded, Layout, Unspecified
+from pagebind_conformance.guarded import POISON, POSITIONS, Guarded, Layout, Unspecified
 from pagebind_conformance.oracle import SubPool
 from pagebind_conformance.subject import Subject
 
@@ -48,6 +48,9 @@ class How:
 
 
 USUAL = How()
+
+LONGEST_VALUES = 200
+"""Characters a message gives to the values of one argument."""
 
 
 def state_words(pool: SubPool | None = None) -> list[int]:
@@ -135,15 +138,21 @@ def hold(
 ) -> None:
     """Plan, call, and compare every tensor of the call with what it must hold; others have not changed.
 
-    A call that raises must have changed nothing at all.
+    A call that raises must have changed nothing at all. A failure tells the call: spec, and values before it.
     """
+    __tracebackhide__ = True
     planned = subject.plan(operation, spec, how.checks, how.options)
+    # Comparing replaces these tensors and writes none of them, so holding on to them is a copy.
+    before = {name: tensor.before for name, tensor in parts_of(arguments).items()}
     try:
-        call(planned, operation, arguments)
-    except PagebindError:
-        compare(arguments)
-        raise
-    compare(arguments, expected)
+        try:
+            call(planned, operation, arguments)
+        except PagebindError:
+            compare(arguments)
+            raise
+        compare(arguments, expected)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{_spelled(operation, spec, arguments, before)}") from None
 
 
 def call(planned: Callable[..., None], operation: Operation[Any, Any], arguments: Mapping[str, Any]) -> None:
@@ -155,12 +164,21 @@ def call(planned: Callable[..., None], operation: Operation[Any, Any], arguments
 
 def compare(arguments: Mapping[str, Any], expected: Mapping[str, Any] | None = None) -> None:
     """Fail unless every tensor of `arguments` holds what is expected, and nothing else has changed."""
+    __tracebackhide__ = True
     expected = expected or {}
+    for name, tensor in parts_of(arguments).items():
+        tensor.verify(name, expected.get(name))
+
+
+def parts_of(arguments: Mapping[str, Any]) -> dict[str, Guarded]:
+    """Return every tensor of a call by name, those of a sub-pool too."""
+    found: dict[str, Guarded] = {}
     for name, value in arguments.items():
-        parts = value.parts if isinstance(value, GuardedPool) else {name: value}
-        for part, tensor in parts.items():
-            if isinstance(tensor, Guarded):
-                tensor.verify(part, expected.get(part))
+        if isinstance(value, GuardedPool):
+            found |= value.parts
+        elif isinstance(value, Guarded):
+            found[name] = value
+    return found
 
 
 def shape_of(rows: Sequence[Sequence[int]], width: int | None = None) -> tuple[int, int]:
@@ -179,9 +197,10 @@ def released(exact: Sequence[int], ids: Sequence[int]) -> Any:
             lanes_of.setdefault(v, []).append(i)
         for v, lanes in lanes_of.items():
             if sorted(got[i] for i in lanes) != sorted(exact[i] for i in lanes):
-                return f"lanes {lanes} free id {v} and give {[got[i] for i in lanes]}, not {[exact[i] for i in lanes]}"
+                given, due = [got[i] for i in lanes], [exact[i] for i in lanes]
+                return f"lanes {_short(lanes)} free id {v} and give {_short(given)}, not {_short(due)}"
         if got[len(ids) :] != list(exact[len(ids) :]):
-            return f"past the {len(ids)} pages it holds {got[len(ids) :]}"
+            return f"past the {len(ids)} pages it holds {_short(got[len(ids) :])}"
         return None
 
     return Unspecified(check)
@@ -196,10 +215,10 @@ def repeating(ids: Sequence[int]) -> bool:
 def _stack(exact: list[int], old: int, new: int, any_order: bool) -> Callable[[list[int]], str | None]:
     def check(got: list[int]) -> str | None:
         if got[:old] != exact[:old]:
-            return f"below the old top {old} it holds {got[:old]}, expected {exact[:old]}"
+            return f"below the old top {old} it holds {_short(got[:old])}, expected {_short(exact[:old])}"
         pushed, wanted = got[old:new], exact[old:new]
         same = Counter(pushed) == Counter(wanted) if any_order else pushed == wanted
-        return None if same else f"above the old top {old} it holds {pushed}, expected {wanted}"
+        return None if same else f"above the old top {old} it holds {_short(pushed)}, expected {_short(wanted)}"
 
     return check
 
@@ -215,3 +234,33 @@ def _plain(value: Any) -> Any:
     if isinstance(value, GuardedPool):
         return value.tables
     return value.view if isinstance(value, Guarded) else value
+
+
+def _spelled(
+    operation: Operation[Any, Any], spec: Any, arguments: Mapping[str, Any], before: Mapping[str, torch.Tensor]
+) -> str:
+    tensors = parts_of(arguments)
+    lines = [f"of {operation.name} with {spec}, before the call:"]
+    for name, tensor in tensors.items():
+        cells = before[name].as_strided(*tensor.geometry)
+        lines.append(f"  {name} {list(cells.shape)}: {_values(name, cells)}")
+    for name, value in arguments.items():
+        if value is not None and not isinstance(value, (Guarded, GuardedPool)):
+            lines.append(f"  {name}: {_short(value)}")
+    return "\n".join(lines)
+
+
+def _values(name: str, cells: torch.Tensor) -> str:
+    poison = POISON[cells.dtype]
+    if name == "state":
+        words = cells.tolist()
+        told = {position: words[word] for position, word in POSITIONS.items() if words[word] != poison}
+        return ", ".join(f"{position} {value}" for position, value in told.items()) or "no positions"
+    if cells.numel() and bool((cells == poison).all()):
+        return "not written"
+    return _short(cells.tolist())
+
+
+def _short(values: Any) -> str:
+    text = str(values)
+    return text if len(text) <= LONGEST_VALUES else f"{text[: LONGEST_VALUES - 4]} ..."

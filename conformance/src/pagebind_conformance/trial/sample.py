@@ -222,17 +222,6 @@ def shifted(arguments: Call, shift: int, row_gap: int = 0) -> Call:
     return moved
 
 
-def parts_of(arguments: Call) -> dict[str, Guarded]:
-    """Return every tensor of a call by name, those of a sub-pool too."""
-    found: dict[str, Guarded] = {}
-    for name, value in arguments.items():
-        if isinstance(value, GuardedPool):
-            found |= value.parts
-        elif isinstance(value, Guarded):
-            found[name] = value
-    return found
-
-
 def same(left: Call, right: Call) -> str | None:
     """Return the name of a tensor in which two calls on the same sample differ, guard bands and all, or None."""
     others = parts_of(right)
