@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -130,3 +133,42 @@ def test_a_report_is_written_whole_or_not_at_all(run_suite, pytester):
     run_suite("outside:BACKEND", cases=(CASE,))
     assert json.loads((pytester.path / "report.json").read_text())
     assert not list(pytester.path.glob("*.part"))
+
+
+def test_core_comes_first_and_composed_forms_after_a_backends_own(run_suite):
+    result, _ = run_suite("outside:BACKEND", "--collect-only")
+    seen = [line.partition("::") for line in result.outlines if ".py::" in line]
+    tiers = [(path.rpartition("/")[2], "[composed" in test) for path, _, test in seen]
+    first = list(dict.fromkeys(name for name, _ in tiers))
+    core = ["bind.py", "unbind.py", "translate.py", "read_table.py", "contract.py", "compiling.py", "launching.py"]
+    assert first[:7] == core
+    assert first[-3:] == ["state_machine.py", "graphs.py", "large.py"]
+    extended = [composed for name, composed in tiers if name not in (*first[:7], *first[-3:])]
+    assert extended == sorted(extended)
+    assert set(extended) == {False, True}
+
+
+def test_a_failed_case_shows_a_command_that_runs_it(run_suite, monkeypatch):
+    tests = str(Path(__file__).parent)
+    monkeypatch.setenv("PYTHONPATH", tests)
+    result, report = run_suite("faulty:a_part_past_its_row", cases=(FOUND,))
+    told = [line for line in result.outlines if line.startswith("reproduce: ")]
+    assert len(told) == 3
+    assert told[0].startswith(f"reproduce: PYTHONPATH={tests} python -m pytest --pyargs 'pagebind_conformance.suite.")
+    failed = [case for case in report["cases"] if case["status"] == "failed"]
+    assert [case["reproduce"] for case in failed][:3] == [line.removeprefix("reproduce: ") for line in told]
+    command = shlex.split(told[0].partition(" python ")[2])
+    again = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    assert "1 failed" in again.stdout, again.stdout + again.stderr
+
+
+def test_what_did_not_run_and_why_it_is_no_success_is_said(run_suite):
+    result, _ = run_suite("outside:BACKEND", cases=("translate.py", "read_table.py", "graphs.py"))
+    result.stdout.fnmatch_lines(
+        ["skipped: * need mode gpu*", "success: no, it is incomplete: of the suite's modules *"]
+    )
+
+
+def test_a_case_of_an_entry_may_name_the_folder_of_the_suite(run_suite, admitting):
+    result, _ = run_suite(admitting(known(f"suite/{OWN}"), sound=True), cases=(CASE,))
+    assert result.ret == 1

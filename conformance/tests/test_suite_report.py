@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
 
 import pytest
 from pagebind.cli import build
@@ -200,3 +201,54 @@ def test_the_digest_follows_the_sources(tmp_path, monkeypatch):
     (package / "kernel.cu").write_text("y")
     assert source.digest("thing") != first
     assert source.digest("not_installed_anywhere") is None
+
+
+def test_why_a_report_is_no_success_is_said(command, tmp_path):
+    lacking = [case("read_table", 1), *(case("read_table", n, "not-supported") for n in (2, 3))]
+    for one in lacking[1:]:
+        one["reason"] = "windowed of read_table"
+    assert report.why_no_success(made(lacking)) == "core is partial: windowed not declared (2 cases)"
+    failing = made([case("bind", 1), case("bind", 2, "known-failure")])
+    assert report.why_no_success(failing) == "core is partial: known failures (1 cases)"
+    assert report.why_no_success(made([case("bind", 1, "failed")])) == "1 case(s) failed"
+    assert report.why_no_success(made([case("bind", 1, "skipped")])) == "of the core nothing passed"
+    assert report.why_no_success(made(complete=False)) == "it is incomplete: interrupted"
+    assert report.why_no_success(made()) is None
+    report.write(tmp_path / "report.json", made(lacking))
+    result = command("check", tmp_path / "report.json")
+    assert "no success, core is partial: windowed not declared (2 cases)" in result.output
+    assert result.exit_code == 0
+
+
+def test_cases_that_did_not_run_are_counted_by_reason():
+    cases = [case("bind", n, status) for n, status in enumerate(["skipped"] * 3 + ["not-supported"] * 2 + ["passed"])]
+    reasons = ["a graph needs mode gpu; this is mode cpu"] * 2 + ["no room"]
+    reasons += ["no planner for alloc; its composed form is tested in its place", "shared of compact", ""]
+    for one, reason in zip(cases, reasons, strict=True):
+        one["reason"] = reason
+    told = report.without_running(cases)
+    assert told == [
+        "skipped: 2 need mode gpu; 1 no room",
+        "not supported: 1 no planner for alloc; 1 shared not declared",
+    ]
+    assert report.without_running([case("bind", 1)]) == []
+
+
+def test_the_matrix_takes_folders(command, tmp_path):
+    report.write(tmp_path / "0.1.0" / "mine" / "a.json", made())
+    report.write(tmp_path / "0.1.0" / "other" / "b.json", made(name="other"))
+    assert "|  | mine (cpu) | other (cpu) |" in command("matrix", tmp_path).output
+
+
+@pytest.mark.parametrize("arguments", [["--", "-k", "case_12"], ["-k", "case_12"], ["--maxfail=2", "-x"]], ids=range(3))
+def test_a_run_hands_other_arguments_to_pytest(command, monkeypatch, arguments):
+    ran = []
+
+    def run(line, check):
+        ran.extend(line)
+        return subprocess.CompletedProcess(line, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert command("run", "--backend", "cpu", *arguments).exit_code == 0
+    extra = [a for a in arguments if a != "--"]
+    assert ran[-len(extra) - 2 :] == ["--backend", "cpu", *extra]

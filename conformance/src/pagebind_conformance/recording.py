@@ -14,6 +14,7 @@ from pagebind import Operation
 
 import pagebind_conformance
 from pagebind_conformance import known, report, source
+from pagebind_conformance.report import Report
 from pagebind_conformance.subject import NOT_SUPPORTED, Subject
 
 SUITE = Path(__file__).parent / "suite"
@@ -124,7 +125,7 @@ class Recorder:
 
     # ---- reporting ----
 
-    def report(self) -> report.Report:
+    def report(self) -> Report:
         """Return the report of the run as it stands; cases that did not run are left out, it is incomplete then."""
         backend, device = self.subject.backend, self.subject.device
         digest = source.digest(self.package)
@@ -153,7 +154,7 @@ class Recorder:
             **self._verdict(),
         }
 
-    def _verdict(self) -> report.Report:
+    def _verdict(self) -> Report:
         cases = [case for case in self.cases.values() if case["status"] is not None]
         levels = report.levels_of(cases)
         complete = self.why_incomplete is None

@@ -11,7 +11,7 @@ from pagebind import Operation, ops
 
 from pagebind_conformance import generate
 from pagebind_conformance.guarded import Guarded, Layout
-from pagebind_conformance.trial.call import GuardedPool, state_words
+from pagebind_conformance.trial.call import GuardedPool, parts_of, state_words
 
 PAGE_SIZE = 4
 ROWS, CELLS = 6, 24
