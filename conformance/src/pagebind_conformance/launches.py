@@ -21,7 +21,7 @@ from pagebind.words import HOLE_TOP, WATERMARK, PageTables, new_state, new_table
 
 BS = 37
 WIDTH = 300
-PAGE_SIZES = (1, 3, 16)
+PAGE_SIZES = (1, 3, 64)
 PAGE_BYTES = (0, 16, 48, 4096)
 DTYPES = (torch.int32, torch.int64)
 NUM_PAGES = 5000

@@ -28,7 +28,7 @@ def package_of(backend: Backend, asked: str) -> str:
 
 def folder_of(package: str) -> Path | None:
     """Return the folder of a top-level package, the file of a single module, or None where neither is installed."""
-    spec = find_spec(package)
+    spec = find_spec(package) if package.isidentifier() and package != "__main__" else None
     if spec is None or spec.origin is None:
         return None
     origin = Path(spec.origin)

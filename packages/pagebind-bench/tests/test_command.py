@@ -1,13 +1,17 @@
 """`pagebind replay` as a user meets it: through the core's command line."""
 
 import json
+import os
 import re
 import shlex
 from xml.etree import ElementTree
 
 import pytest
 from pagebind.cli import build
+from pagebind.errors import InvalidArgument
 from pagebind_bench.replay import loop as loop_module
+from pagebind_bench.replay.files import write_whole
+from pagebind_bench.replay.report import render_json
 from typer.testing import CliRunner
 
 
@@ -110,6 +114,50 @@ def test_bad_input_is_one_clear_message_and_exit_code_2(invoke, trace, tmp_path)
     for words in (("--page-size", 0), ("--verify", "never"), ("--requests", -1), ("--pages", "many"), ("--form", "x")):
         assert invoke(trace, *words).exit_code == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.csv", "trace.csv"]
+
+
+@pytest.mark.parametrize("option", ["--json", "--html"])
+def test_what_cannot_be_written_is_refused_before_the_replay(invoke, trace, tmp_path, monkeypatch, option):
+    monkeypatch.setattr(loop_module.Loop, "run", lambda *_: pytest.fail("the replay ran"))
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    before = sorted(tmp_path.iterdir())
+    for path in ("/proc/x.html", tmp_path / ("x" * 255), trace / "r.out", tmp_path / "loop", "/dev/null"):
+        refused(invoke(trace, *COMMON, option, path), f"{option} is")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_can_no_longer_be_written_is_one_clear_message(tmp_path):
+    for path in (tmp_path / "gone" / "r.json", tmp_path / ("x" * 255), tmp_path):
+        with pytest.raises(InvalidArgument, match="cannot be written"):
+            write_whole(path, "text")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_whole(tmp_path / "link", "text")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "text"
+
+
+def test_one_file_for_both_outputs_is_refused(invoke, trace, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "r")
+    refused(
+        invoke(trace, *COMMON, "--json", tmp_path / "r", "--html", tmp_path / "link"), "--json and --html both name"
+    )
+    assert not (tmp_path / "r").exists()
+
+
+def test_numbers_have_upper_bounds(invoke, trace):
+    for option in ("--cost-step-ms", "--cost-prefill-us", "--cost-entry-us"):
+        refused(invoke(trace, *COMMON, option, "1e13"), f"{option} is", "at most 1e+12")
+    for option, value in (("--requests", 10_000_001), ("--threads", (os.cpu_count() or 1) + 1)):
+        refused(invoke(trace, *COMMON, option, value), option)
+
+
+def test_json_has_no_words_that_are_not_json():
+    with pytest.raises(ValueError, match="JSON"):
+        render_json({"value": float("nan")})
 
 
 def test_a_misspelt_setting_is_refused(invoke, trace, monkeypatch):

@@ -81,6 +81,23 @@ HEAD = "arrival_ms,input_tokens,output_tokens,hash_ids\n0,1,1,\n"
         pytest.param(MOONCAKE + '{"timestamp": 1}\n', ["line 3", "has no input_length, output_length"], id="json-keys"),
         pytest.param(MOONCAKE + "{\n", ["line 3", "is not JSON"], id="json"),
         pytest.param(MOONCAKE + "[1]\n", ["line 3", "no JSON object"], id="json-list"),
+        pytest.param(HEAD + "1e16,1,1,\n", ["line 3", "arrival_ms is '1e16'", "from 0 to 1e+15"], id="late-arrival"),
+        pytest.param(MOONCAKE + "[" * 200_000, ["line 3", "nested too deeply"], id="json-nested"),
+        pytest.param(
+            MOONCAKE + '{"timestamp": 1' + "0" * 400 + ', "input_length": 1, "output_length": 1}',
+            ["line 3", "timestamp is 1000", "from 0 to 1e+15"],
+            id="json-401-digits",
+        ),
+        pytest.param(
+            MOONCAKE + '{"timestamp": true, "input_length": 1, "output_length": 1}',
+            ["line 3", "timestamp is True"],
+            id="json-bool-arrival",
+        ),
+        pytest.param(
+            MOONCAKE + '{"timestamp": ' + "[" * 900 + "]" * 900 + ', "input_length": 1, "output_length": 1}',
+            ["line 3", "mend the line"],
+            id="json-nested-value",
+        ),
         pytest.param(
             '{"timestamp": 0, "input_length": true, "output_length": 1}', ["line 1", "input_length is True"], id="bool"
         ),

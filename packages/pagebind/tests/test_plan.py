@@ -16,7 +16,7 @@ from pagebind.ops import (
     ReadTableSpec,
     TranslateSpec,
 )
-from pagebind.words import BAD_ID, new_state
+from pagebind.words import BAD_ID, new_state, new_tables
 
 
 class Launches:
@@ -112,3 +112,21 @@ def test_check_raises_with_every_counter_above_zero():
     with pytest.raises(FaultError, match="bad_id 3") as caught:
         check(state)
     assert caught.value.counters == {"bad_id": 3}
+
+
+@pytest.mark.parametrize("operation", ["free", "unbind", "alloc", "compact"])
+def test_outputs_that_share_memory_are_refused_and_nothing_changes(operation):
+    tables = new_tables(9, 9, "cpu")
+    op, shared = OPERATIONS[operation], torch.arange(8, dtype=torch.int32)
+    sizes = {"max_pages": 8} if operation == "compact" else {"max_items": 8}
+    call = plan(op, op.spec(**sizes), backend="cpu", device="cpu")
+    given = {
+        "free": ((shared[:4], tables), {"freed": shared[3:7]}),
+        "unbind": ((shared[:4], tables.v2p, tables.p2v), {"freed": shared[:4]}),
+        "alloc": ((tables,), {"ids": shared[:4], "pages": shared[2:6]}),
+        "compact": ((tables,), {"retreat": 1, "sources": shared, "targets": shared}),
+    }[operation]
+    before = [t.clone() for t in tables]
+    with pytest.raises(InvalidArgument, match="shares memory"):
+        call(*given[0], **given[1])
+    assert all(map(torch.equal, tables, before))

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from pagebind.errors import FaultError, InvalidArgument, OutOfPages
+from pagebind.errors import ConfigError, FaultError, InvalidArgument, OutOfPages
 from pagebind.pool import PagePool
 
 GEOMETRIES = [(1, "token"), (3, "page"), (4, "token"), (16, "page")]
@@ -287,5 +287,55 @@ def test_no_compaction_while_a_lease_is_open():
 def test_poll_tells_the_counters_without_raising():
     pool = make()
     assert set(pool.poll().values()) == {0}
+    pool.alloc(1)
     pool.free(ints([3]))
     assert pool.poll()["double_free"] == 1
+
+
+def test_counts_that_cannot_be_are_refused_before_anything_changes():
+    pool = make(page_size=4)
+    row = pool.open_row()
+    extend(pool, [row], [0], [8])
+    before, counts = pool.digest(), pool.stats()
+    rows, lens = ints([row.index]), ints([8])
+    none = torch.empty(0, dtype=torch.int32)
+    for call in (
+        lambda: pool.release([row], rows, lens, pages=None),
+        lambda: pool.release([row], rows, lens, pages=3),
+        lambda: pool.release([], none, none, pages=1),
+        lambda: pool.truncate(rows, lens, ints([4]), pages=99),
+        lambda: pool.truncate(rows, lens, ints([4]), pages=None),
+        lambda: pool.extend(rows, lens, ints([0, 4]), slots=ints([0] * 4), pages="1"),
+        lambda: pool.free(ints([1, 2, 3])),
+        lambda: pool.free([1]),
+        lambda: pool.release([0], rows, lens, pages=2),
+        lambda: pool.reserve(1.5),
+        lambda: pool.can_reserve("3"),
+        lambda: pool.reading(None),
+        lambda: pool.compact(1.5),
+    ):
+        with pytest.raises(InvalidArgument):
+            call()
+    assert (pool.digest(), pool.stats()) == (before, counts)
+    assert pool.audit() == []
+
+
+def test_a_settled_lease_does_not_settle_the_next_one():
+    pool = make()
+    first = pool.reserve(3)
+    first.settle(0)
+    second = pool.reserve(5)
+    with pytest.raises(InvalidArgument, match="settled before"):
+        first.settle(2)
+    assert pool.stats().leased == 5
+    second.settle(0)
+
+
+def test_a_device_of_the_cpu_has_no_number():
+    assert make(device="cpu:0").alloc(1).tolist() == [1]
+
+
+@pytest.mark.parametrize("wrong", [5, ["cpu"], torch])
+def test_an_explicit_backend_of_a_wrong_type_does_not_fall_back(wrong):
+    with pytest.raises(ConfigError, match="argument backend"):
+        make(backend=wrong)

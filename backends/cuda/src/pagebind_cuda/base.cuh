@@ -81,6 +81,8 @@ constexpr u32 FULL_WARP = 0xffffffffu;
 __device__ inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
 __device__ inline i64 most(i64 a, i64 b) { return a > b ? a : b; }
 __device__ inline i64 clamp(i64 value, i64 low, i64 high) { return most(low, least(value, high)); }
+// An epoch only ever differs from an older one; what garbage it began with does not matter.
+__device__ inline i64 wrapping_sum(i64 a, i64 b) { return i64(u64(a) + u64(b)); }
 __device__ inline i64 ceil_div(i64 a, i64 b) { return a / b + (a % b != 0); }  // a >= 0
 
 // Element i of a vector of int32 or int64.

@@ -99,9 +99,10 @@ __device__ inline i64 scan_pages(i64 n, const PageOf& page_of, const Take& take)
 // Writes the moves and what is left of the stack and the span, and returns the number of moves; below 0, with nothing
 // of the tables written, where the holes are too few.
 __device__ inline i64 pick(const Tables& at, const Moves& moves) {
-    const i64 hole_top = at.state[HOLE_TOP], watermark = at.state[WATERMARK], last = watermark - moves.retreat;
+    const i64 hole_top = at.state[HOLE_TOP], watermark = at.state[WATERMARK];
     if (hole_top < moves.retreat || hole_top > at.num_physical) return -1;
     if (watermark < moves.retreat || watermark >= at.num_physical) return -1;
+    const i64 last = watermark - moves.retreat;
     const HoleUpTo hole{at, last};
     const i64 live = scan_pages(moves.retreat, LiveFrom{at, last + 1},
                                 [&](i64 k, i64 p) { moves.sources[k] = out_t(p); });
@@ -116,7 +117,7 @@ __device__ inline i64 pick(const Tables& at, const Moves& moves) {
     if (threadIdx.x == 0) {
         at.state[HOLE_TOP] = kept;
         at.state[WATERMARK] = last;
-        at.state[EPOCH] += 1;
+        at.state[EPOCH] = wrapping_sum(at.state[EPOCH], 1);
     }
     return live;
 }

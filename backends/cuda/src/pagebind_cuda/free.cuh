@@ -54,6 +54,6 @@ __device__ inline void free_ids(const IdOf& id_of, i64 n, const Tables& at, out_
     if (threadIdx.x == 0) {
         at.state[VIRTUAL_TOP] = least(from.virtual_top + pushed, at.num_virtual);
         at.state[HOLE_TOP] = least(from.hole_top + pushed, at.num_physical);
-        at.state[EPOCH] += new_epoch;
+        at.state[EPOCH] = wrapping_sum(at.state[EPOCH], new_epoch);
     }
 }

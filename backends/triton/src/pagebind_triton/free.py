@@ -128,8 +128,8 @@ def free_kernel(
         if gaps > 0:
             close_gaps(ids, freed, virtual_stack, hole_stack, listed, top, holes, num_virtual, num_physical, BLOCK)
         tl.store(state + TICKET, 0)
-        tl.store(state + VIRTUAL_TOP, top + listed - gaps)
-        tl.store(state + HOLE_TOP, holes + listed - gaps)
+        tl.store(state + VIRTUAL_TOP, tl.minimum(top + listed - gaps, num_virtual))
+        tl.store(state + HOLE_TOP, tl.minimum(holes + listed - gaps, num_physical))
         tl.store(state + EPOCH, tl.load(state + EPOCH) + EPOCHS)
 
 

@@ -61,7 +61,7 @@ def share_of_rows(shared: tl.tensor) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
 
 @triton.jit
 def zero() -> tl.tensor:
-    """Return a 0 that stays int64 through a loop."""
+    """Return a 0 that stays int64 through a loop, and makes a product so where the interpreter narrows ints."""
     return tl.full((), 0, tl.int64)
 
 

@@ -97,7 +97,7 @@ def read_stream_kernel(
             entries = entries.to(out.dtype.element_ty)
             tl.store(out + low + item, entries, mask=item < to_stream)
             if WITH_TABLE:
-                tl.store(table + lane * table_stride + columns, entries, mask=item < to_table)
+                tl.store(table + (zero() + lane) * table_stride + columns, entries, mask=item < to_table)
             if COUNT:
                 past += beyond.to(tl.int64)
     if COUNT:

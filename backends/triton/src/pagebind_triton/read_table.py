@@ -128,7 +128,7 @@ def read_table_kernel(
             entries, beyond = cell_entries(
                 ids, columns, live, v2p, num_virtual, PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN
             )
-            tl.store(out + lane * out_stride + columns, entries.to(out.dtype.element_ty), mask=columns < end)
+            tl.store(out + (zero() + lane) * out_stride + columns, entries.to(out.dtype.element_ty), mask=columns < end)
             if COUNT:
                 past += beyond.to(tl.int64)
     if COUNT:

@@ -8,7 +8,7 @@ import triton.language as tl
 from pagebind.operation import LaunchOptions
 from pagebind.ops.translate import TranslateSpec
 
-from pagebind_triton.guards import BAD_ID, HOLE, SINK, TOMBSTONE, count, page_of, share_of_rows, zeros
+from pagebind_triton.guards import BAD_ID, HOLE, SINK, TOMBSTONE, count, page_of, share_of_rows, zero, zeros
 from pagebind_triton.launch import PlannedLaunch, Variant, nowhere, plan_grid
 
 
@@ -38,16 +38,16 @@ def translate_kernel(
     past = zeros(BLOCK)
     for row in range(first_lane, rows, step):
         for first in range(part * BLOCK, columns, shared * BLOCK):
-            column = first + tl.arange(0, BLOCK)
+            column = first + tl.arange(0, BLOCK).to(tl.int64)
             inside = column < columns
-            token = tl.load(ids + row * ids_row_stride + column * ids_column_stride, mask=inside, other=HOLE)
+            token = tl.load(ids + (zero() + row) * ids_row_stride + column * ids_column_stride, mask=inside, other=HOLE)
             page = page_of(token, PAGE_SIZE * RANKS)
             within_page = token % (PAGE_SIZE * RANKS)
             mine = (page >= 0) & (page < num_virtual) & (within_page % RANKS == RANK)
             physical = tl.load(v2p + page, mask=mine, other=TOMBSTONE).to(tl.int64)
             entry = physical * MULTIPLIER * PAGE_SIZE + within_page // RANKS
             entry = tl.where(physical >= 0, entry, SINK).to(out.dtype.element_ty)
-            tl.store(out + row * out_row_stride + column * out_column_stride, entry, mask=inside)
+            tl.store(out + (zero() + row) * out_row_stride + column * out_column_stride, entry, mask=inside)
             if COUNT:
                 past += (page >= num_virtual).to(tl.int64)
     if COUNT:

@@ -82,10 +82,12 @@ def give_back(pool: SubPool, ids: list[int]) -> tuple[SubPool, list[int], dict[s
             page = after.v2p[v]
             after.v2p[v] = -1
             after.p2v[page] = -1
-            after.virtual_stack[virtual_top] = v
-            after.hole_stack[hole_top] = page
-            virtual_top += 1
-            hole_top += 1
+            if virtual_top < num_virtual:  # only ids bound by hand could be more
+                after.virtual_stack[virtual_top] = v
+                virtual_top += 1
+            if hole_top < num_physical:
+                after.hole_stack[hole_top] = page
+                hole_top += 1
         freed.append(page)
     return (
         after._replace(virtual_top=virtual_top, hole_top=hole_top),

@@ -59,4 +59,7 @@ class Backend:
             )
         if device_type not in self.modes:
             return f"it runs on {', '.join(self.modes) or 'nothing'}, not on {device_type}"
-        return self.probe(device_type)
+        try:
+            return self.probe(device_type)
+        except Exception as error:  # a broken probe must not take the other backends down: its error is the reason
+            return f"its probe fails: {type(error).__name__}: {error}"

@@ -17,6 +17,7 @@ from pagebind.registry import available_backends, resolve_device
 try:
     import typer
     from rich.console import Console
+    from rich.markup import escape as _escape
     from rich.table import Table
     from typer.core import TyperGroup
 except ImportError as error:
@@ -126,7 +127,7 @@ def config(json_: Json = False) -> None:
     for column in ("setting", "value", "from"):
         table.add_column(column, overflow="fold")
     for setting in settings:
-        table.add_row(setting.name, setting.value, _escape(setting.origin))
+        table.add_row(setting.name, _escape(setting.value), _escape(setting.origin))
     Console().print(table)
 
 
@@ -145,10 +146,6 @@ def _add(app: typer.Typer, point: EntryPoint) -> None:
         app.add_typer(loaded, name=point.name)
     else:
         app.command(point.name)(loaded)
-
-
-def _escape(text: str) -> str:
-    return text.replace("[", r"\[")
 
 
 if __name__ == "__main__":

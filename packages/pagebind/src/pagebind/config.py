@@ -109,13 +109,14 @@ def _toml_table(path: Path) -> dict[str, Any] | None:
 
     try:
         table = TomlConfigSettingsSource(Empty, toml_file=path)()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}; mend the file") from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     if path.name == "pagebind.toml":
         return table
-    own = table.get("tool", {}).get("pagebind")
+    tool = table.get("tool")
+    own = tool.get("pagebind") if isinstance(tool, dict) else None
     if own is not None and not isinstance(own, dict):
         raise ConfigError(f"tool.pagebind in {path} is {own!r}; it must be a table")
     return own

@@ -193,6 +193,14 @@ def need_separate_rows(name: str, value: torch.Tensor) -> None:
         )
 
 
+def need_no_overlap(name: str, value: torch.Tensor, of: str, other: torch.Tensor) -> None:
+    """Refuse a dense 1-D output that shares memory with another tensor of the call."""
+    begin, first = value.data_ptr(), other.data_ptr()
+    ends, last = begin + value.numel() * value.element_size(), first + other.numel() * other.element_size()
+    if begin < last and first < ends:
+        raise InvalidArgument(f"{name} shares memory with {of}; pass a tensor of its own")
+
+
 def need_state(state: torch.Tensor | None, device: torch.device) -> None:
     """Refuse a state block that is neither None nor int64 `[32]` on `device`."""
     if state is None:
@@ -210,6 +218,8 @@ def need_page_table(name: str, table: torch.Tensor, dtype: torch.dtype, device: 
 
 def need_tables(tables: PageTables, dtype: torch.dtype, device: torch.device) -> None:
     """Refuse tables of a sub-pool whose dtypes, shapes or devices do not belong together."""
+    if not isinstance(tables, PageTables):
+        raise InvalidArgument(f"tables is a {type(tables).__name__}; it must be a PageTables")
     need_page_table("v2p", tables.v2p, dtype, device)
     need_page_table("p2v", tables.p2v, dtype, device)
     need_tensor("virtual_stack", tables.virtual_stack, dtype, 1, device)

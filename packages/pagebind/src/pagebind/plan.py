@@ -96,7 +96,7 @@ def plan(
             f"spec is a {type(spec).__name__}; {operation.name} is planned by a {operation.spec.__name__}"
         )
     config = resolve(
-        backend=backend if isinstance(backend, str) else None,
+        backend=None if isinstance(backend, Backend) else backend,
         device=None if device is None else str(device),
         checks=checks,
     )

@@ -82,7 +82,8 @@ def resolve_device(setting: Setting) -> torch.device:
                 f"there are {count} CUDA device(s) and the cpu: set device=cpu, or auto"
             )
         return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
-    return device
+    # Tensors on the CPU say "cpu", never "cpu:0".
+    return torch.device("cpu") if device.type == "cpu" else device
 
 
 def choose(setting: Setting, device_type: str) -> Backend:
@@ -193,9 +194,9 @@ def _load_attribute(setting: Setting) -> Backend:
     module, _, attribute = setting.value.partition(":")
     try:
         loaded = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (Exception, SystemExit) as error:  # somebody's module: whatever it raises is the reason
         raise BackendNotFound(
-            f"backend {setting.value!r} (from {setting.origin}) cannot be imported: {error}; "
+            f"backend {setting.value!r} (from {setting.origin}) cannot be imported: {type(error).__name__}: {error}; "
             "name it module:attribute, with the module on PYTHONPATH"
         ) from error
     if not isinstance(loaded, Backend):

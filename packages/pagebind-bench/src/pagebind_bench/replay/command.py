@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from enum import Enum
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 GENERATED = 500
 """Requests of a generated trace."""
+MOST_REQUESTS = 10_000_000
+"""Most requests of one replay; all of them are kept in memory."""
 CROWD = 4
 """The default pool holds 1 / CROWD of a full batch of average requests, so that pages do run out."""
 
@@ -48,7 +51,8 @@ def replay(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N. Default: as configured.")] = None,
     requests: Annotated[
-        int | None, typer.Option(min=1, help=f"Serve the first N. Default: all; {GENERATED} when generated.")
+        int | None,
+        typer.Option(min=1, max=MOST_REQUESTS, help=f"Serve the first N. Default: all; {GENERATED} when generated."),
     ] = None,
     page_size: Annotated[int, typer.Option(min=1, help="Tokens a page.")] = 16,
     pages: Annotated[
@@ -75,7 +79,10 @@ def replay(
     cost_prefill_us: Annotated[float, typer.Option(min=0, help="Virtual microseconds a prefill token.")] = 50.0,
     cost_entry_us: Annotated[float, typer.Option(min=0, help="Virtual microseconds a read-table entry.")] = 0.5,
     threads: Annotated[
-        int, typer.Option(min=1, help="Threads torch may use for one operation on the CPU; these are small.")
+        int,
+        typer.Option(
+            min=1, max=os.cpu_count() or 1, help="Threads torch may use for one operation on the CPU; these are small."
+        ),
     ] = 1,
     json_: Annotated[Path | None, typer.Option("--json", help="Write everything there as JSON.")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with figures there.")] = None,
@@ -88,7 +95,7 @@ def replay(
     """
     from pagebind.registry import get_backend
 
-    from pagebind_bench.replay.files import need_writable, write_whole
+    from pagebind_bench.replay.files import need_different, need_writable, write_whole
     from pagebind_bench.replay.generator import generate
     from pagebind_bench.replay.loop import Loop
     from pagebind_bench.replay.report import make_report, render_html, render_json
@@ -99,6 +106,7 @@ def replay(
 
     need_writable("--json", json_)
     need_writable("--html", html)
+    need_different(json=json_, html=html)
     need_numbers(cost_step_ms=cost_step_ms, cost_prefill_us=cost_prefill_us, cost_entry_us=cost_entry_us)
     get_backend(backend, device=device)  # a backend that cannot be used is refused before a long trace is read
     if trace is None:

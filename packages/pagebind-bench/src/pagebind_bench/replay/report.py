@@ -76,7 +76,7 @@ def make_report(
 
 def render_json(report: dict[str, Any]) -> str:
     """Return the report as JSON."""
-    return json.dumps(report, indent=1) + "\n"
+    return json.dumps(report, indent=1, allow_nan=False) + "\n"
 
 
 def render_html(report: dict[str, Any], record: Record) -> str:

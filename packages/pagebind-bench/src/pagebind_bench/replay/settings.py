@@ -13,6 +13,8 @@ from pagebind.words import Form
 from pagebind_bench.replay.traces import Request
 
 Verify = Literal["every", "sample", "off"]
+MAX_COST = 1e12
+"""Largest cost constant, in whichever unit it has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +54,9 @@ def need_largest_fits(requests: Sequence[Request], settings: Settings) -> None:
 
 
 def need_numbers(**options: float) -> None:
-    """Refuse options that are infinite or no number."""
+    """Refuse options that are infinite, no number, or so large that sums over a replay would lose all meaning."""
     for name, value in options.items():
-        if not math.isfinite(value):
-            raise InvalidArgument(f"--{name.replace('_', '-')} is {value}; it must be a finite number")
+        if not math.isfinite(value) or value > MAX_COST:
+            raise InvalidArgument(
+                f"--{name.replace('_', '-')} is {value}; it must be a finite number, at most {MAX_COST:g}"
+            )

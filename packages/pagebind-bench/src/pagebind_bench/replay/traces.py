@@ -14,6 +14,7 @@ import csv
 import gzip
 import json
 import math
+import reprlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
@@ -25,6 +26,8 @@ from pagebind.errors import InvalidArgument, did_you_mean
 GZIP_MAGIC = b"\x1f\x8b"
 MAX_TOKENS = 2**31 - 1
 """Longest input or output; request tables hold int32 lengths."""
+MAX_ARRIVAL_MS = 1e15
+"""Latest arrival: past every date there is, and a float still tells eighths of a millisecond."""
 MAX_FIELD = 2**31 - 1
 """Longest field of a CSV: hash lists pass the 128 KiB that Python's csv module allows by default."""
 
@@ -64,7 +67,7 @@ def read_trace(path: Path, limit: int | None = None) -> list[Request]:
     """Return the first `limit` requests of a trace (all where None), ordered by arrival; the first arrives at 0 ms.
 
     Raises InvalidArgument, naming file and line, for a file that is missing, empty or in no known form, and for a
-    length or an arrival that is not a number or is negative.
+    length or an arrival that is not a number, is negative or is too large.
 
     >>> read_trace(Path("trace.csv"))[0]
     Request(arrival_ms=0.0, input_tokens=374, output_tokens=44, hash_ids=())
@@ -197,6 +200,8 @@ def _json_rows(path: Path, first: str, stream: TextIO) -> Iterator[Request]:
                 fields = json.loads(text)
             except ValueError as error:
                 raise InvalidArgument(f"line {line} of trace {path} is not JSON: {error}; mend the line") from error
+            except RecursionError as error:
+                raise InvalidArgument(f"line {line} of trace {path} is nested too deeply; mend the line") from error
             if not isinstance(fields, dict):
                 raise InvalidArgument(f"line {line} of trace {path} is no JSON object; {_what_exists()}")
             missing = [name for name in MOONCAKE.required if name not in fields]
@@ -228,7 +233,7 @@ def _form_of(path: Path, header: Sequence[str]) -> Form:
 
 def _request(path: Path, line: int, form: Form, fields: dict[str, Any]) -> Request:
     def wrong(column: str, must: str) -> InvalidArgument:
-        shown = repr(fields[column])
+        shown = reprlib.repr(fields[column])  # repr itself could recurse too deeply
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         return InvalidArgument(f"line {line} of trace {path}: {column} is {shown}; it must be {must}: mend the line")
 
@@ -243,11 +248,13 @@ def _request(path: Path, line: int, form: Form, fields: dict[str, Any]) -> Reque
         return number
 
     try:
-        arrival = form.parse_arrival(fields[form.arrival])
-    except (TypeError, ValueError):
+        value = fields[form.arrival]
+        arrival = math.nan if isinstance(value, bool) else form.parse_arrival(value)
+    except (TypeError, ValueError, OverflowError):
         arrival = math.nan
-    if not math.isfinite(arrival) or arrival < 0:
-        raise wrong(form.arrival, "a date and time" if form is AZURE else "a number of milliseconds, at least 0")
+    if not 0 <= arrival <= MAX_ARRIVAL_MS:  # nan is neither
+        what = "a date and time, from 1970 on" if form is AZURE else f"milliseconds from 0 to {MAX_ARRIVAL_MS:g}"
+        raise wrong(form.arrival, what)
     hashes: tuple[int, ...] = ()
     if form.hashes is not None and fields.get(form.hashes):
         try:

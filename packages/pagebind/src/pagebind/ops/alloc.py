@@ -27,6 +27,7 @@ from pagebind.operation import (
     need_count,
     need_index_dtypes,
     need_length,
+    need_no_overlap,
     need_tables,
     need_tensor,
     plain,
@@ -80,6 +81,7 @@ def arguments(
     need_tensor("ids", ids, spec.id_dtype, 1, device)
     need_tensor("pages", pages, spec.id_dtype, 1, device)
     need_length("pages", pages, ids.shape[0], "ids")
+    need_no_overlap("ids", ids, "pages", pages)
     need_at_most("the number of pages", ids.shape[0], spec.max_items, "max_items")
     return ids.shape[0] > 0
 

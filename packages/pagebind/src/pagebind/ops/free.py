@@ -4,7 +4,8 @@
                                      virtual_stack[top + k] = ids[i], hole_stack[holes + k] = p
                            hole or fault -> freed[i] = -1, nothing pushed
 
-Afterwards `top += served`, `holes += served`, `epoch += 1`; the watermark stays: a freed page is a hole.
+Afterwards `top += served`, `holes += served`, `epoch += 1`; the watermark stays: a freed page is a hole. No top passes
+the end of its stack, which only ids that were bound by hand could make it do: what they would push there is dropped.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pagebind.operation import (
     need_count,
     need_index_dtypes,
     need_length,
+    need_no_overlap,
     need_tables,
     need_tensor,
     plain,
@@ -76,6 +78,7 @@ def arguments(
     need_tables(tables, spec.index_dtype, device)
     need_tensor("freed", freed, spec.id_dtype, 1, device)
     need_length("freed", freed, ids.shape[0], "ids")
+    need_no_overlap("freed", freed, "ids", ids)
     need_at_most("the number of ids", ids.shape[0], spec.max_items, "max_items")
     return ids.shape[0] > 0
 

@@ -17,6 +17,9 @@ class Found(NamedTuple):
     virtual: torch.Tensor  # [k], index dtype
     physical: torch.Tensor  # [k], index dtype
     from_holes: int
+    top: int  # of the virtual stack afterwards
+    holes: int  # top of the hole stack afterwards
+    watermark: int  # afterwards
 
 
 class Taken(NamedTuple):
@@ -42,22 +45,27 @@ def find(tables: PageTables, n: int) -> Found:
     last = watermark + k - from_holes
     grown = torch.arange(watermark + 1, last + 1, dtype=holes_below.dtype, device=holes_below.device)
     physical = torch.cat((holes_below[holes - from_holes : holes].flip(0), grown)) if from_holes else grown
-    return Found(tables.virtual_stack[top - k : top].flip(0), physical, from_holes)
+    return Found(
+        tables.virtual_stack[top - k : top].flip(0),
+        physical,
+        from_holes,
+        top - k,
+        holes - from_holes,
+        watermark + k - from_holes,
+    )
 
 
 def take(tables: PageTables, n: int, bind: Launch) -> Taken:
     """Take `n` pages, or as many as there are, bind them by the launch `bind`, and move the positions. Waits."""
-    if n == 0:
-        none = tables.virtual_stack[:0]
-        return Taken(none, none, 0, none.bool())
-    virtual, physical, from_holes = find(tables, n)
+    found = find(tables, n)
+    virtual, physical = found.virtual, found.physical
     k = virtual.shape[0]
     refused = ~bindable(virtual, physical, tables.v2p, tables.p2v)
     if k:
         bind(virtual.masked_fill(refused, HOLE), physical, tables.v2p, tables.p2v, state=None)
-    tables.state[VIRTUAL_TOP].sub_(k)
-    tables.state[HOLE_TOP].sub_(from_holes)
-    tables.state[WATERMARK].add_(k - from_holes)
+    tables.state[VIRTUAL_TOP] = found.top
+    tables.state[HOLE_TOP] = found.holes
+    tables.state[WATERMARK] = found.watermark
     virtual, physical = virtual.masked_fill(refused, SINK), physical.masked_fill(refused, SINK)
     if k < n:
         missing = virtual.new_full((n - k,), SINK)
@@ -72,8 +80,9 @@ def push(tables: PageTables, ids: torch.Tensor, freed: torch.Tensor) -> None:
         ids, freed = ids[served], freed[served]
     words = tables.state.tolist()
     for stack, word, values in ((tables.virtual_stack, VIRTUAL_TOP, ids), (tables.hole_stack, HOLE_TOP, freed)):
-        # What a spoiled position, or an id bound by hand, puts above the stack is not written.
-        first, last = max(words[word], 0), min(words[word] + values.shape[0], stack.shape[0])
+        # A spoiled position is clamped, and what ids bound by hand would push past the end is not written.
+        first = min(max(words[word], 0), stack.shape[0])
+        last = min(first + values.shape[0], stack.shape[0])
         if first < last:
-            stack[first:last] = values[first - words[word] : last - words[word]]
-        tables.state[word].add_(values.shape[0])
+            stack[first:last] = values[: last - first]
+        tables.state[word] = last

@@ -21,6 +21,7 @@ from pagebind.operation import (
     need_count,
     need_index_dtypes,
     need_length,
+    need_no_overlap,
     need_page_table,
     need_state,
     need_tensor,
@@ -80,6 +81,7 @@ def arguments(
     need_tensor("ids", ids, spec.id_dtype, 1, device)
     need_tensor("freed", freed, spec.id_dtype, 1, device)
     need_length("freed", freed, ids.shape[0], "ids")
+    need_no_overlap("freed", freed, "ids", ids)
     need_at_most("the number of ids", ids.shape[0], spec.max_items, "max_items")
     need_page_table("v2p", v2p, spec.index_dtype, device)
     need_page_table("p2v", p2v, spec.index_dtype, device)

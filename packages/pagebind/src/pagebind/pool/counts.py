@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pagebind.errors import InvalidArgument, OutOfPages
+from pagebind.operation import need_count
 
 
 @dataclass
@@ -23,7 +24,7 @@ class Lease:
     pages: int
     live: int  # when the lease was opened
     span: int
-    settle_with: Callable[[int, int | None], None] = field(repr=False)
+    settle_with: Callable[[Lease, int, int | None], None] = field(repr=False)
     change: int = 0  # live pages by eager calls since
     highest: int = 0  # the highest that `change` was
 
@@ -34,7 +35,7 @@ class Lease:
         right where they only took pages. Eager calls made while the lease was open count as made after the replays.
         Raises InvalidArgument, and changes nothing, for counts the lease cannot have.
         """
-        self.settle_with(used, peak)
+        self.settle_with(self, used, peak)
 
 
 class Counts:
@@ -74,6 +75,14 @@ class Counts:
             self.lease.change += pages
             self.lease.highest = max(self.lease.highest, self.lease.change)
 
+    def need_live(self, pages: int) -> None:
+        """Raise InvalidArgument, changing nothing, where more pages are given back than can be live."""
+        most = self.live + self.leased
+        if pages > most:
+            raise InvalidArgument(
+                f"{pages} pages are given back, {most} are live: count the pages that come back again"
+            )
+
     def give(self, pages: int) -> None:
         """Account for pages that were freed."""
         self.live -= pages
@@ -95,17 +104,17 @@ class Counts:
             raise InvalidArgument(
                 f"{pages} pages asked for a lease while one of {self.lease.pages} is open; call its settle(used) first"
             )
-        if pages < 0:
-            raise InvalidArgument(f"a lease of {pages} pages was asked; it must be at least 0")
+        need_count("pages", pages, 0)
         self.need(pages)
         self.lease = Lease(pages, self.live, self.span, self._settle)
         return self.lease
 
-    def _settle(self, used: int, peak: int | None) -> None:
-        lease = self.lease
-        if lease is None:
-            raise InvalidArgument("no lease is open; it was settled before")
+    def _settle(self, lease: Lease, used: int, peak: int | None) -> None:
+        if lease is not self.lease:
+            raise InvalidArgument("this lease is not open; it was settled before")
+        need_count("used", used, -self.capacity)
         high = max(used, 0) if peak is None else peak
+        need_count("peak", high, 0)
         if not -lease.live <= used <= high <= lease.pages:
             raise InvalidArgument(
                 f"a lease of {lease.pages} pages, {lease.live} live when it opened, cannot settle with used={used}, "

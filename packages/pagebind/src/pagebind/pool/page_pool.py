@@ -10,8 +10,8 @@ import torch
 
 from pagebind.backend import Backend
 from pagebind.config import resolve
-from pagebind.errors import CaptureError
-from pagebind.operation import INT32_MAX, Checks, need_count, need_length
+from pagebind.errors import CaptureError, InvalidArgument
+from pagebind.operation import INT32_MAX, Checks, need_count, need_length, need_tensor
 from pagebind.ops.read_table import ReadTable
 from pagebind.plan import capturing, check
 from pagebind.pool.audit import audit_tables, digest_tables
@@ -76,7 +76,7 @@ class PagePool:
         need_count("max_requests", max_requests, 0, INT32_MAX)
         need_count("max_context", max_context, 0, INT32_MAX)
         config = resolve(
-            backend=backend if isinstance(backend, str) else None,
+            backend=None if isinstance(backend, Backend) else backend,
             device=None if device is None else str(device),
             checks=checks,
             index_dtype=None if index_dtype is None else str(index_dtype).removeprefix("torch."),
@@ -134,7 +134,8 @@ class PagePool:
 
     def can_reserve(self, pages: int) -> bool:
         """Return whether `pages` can be taken or leased now."""
-        return 0 <= pages <= self._counts.free
+        need_count("pages", pages, 0)
+        return pages <= self._counts.free
 
     def reserve(self, pages: int) -> Lease:
         """Set pages aside for captured calls; raises OutOfPages, changing nothing, where they are not free."""
@@ -167,6 +168,9 @@ class PagePool:
 
     def free(self, ids: torch.Tensor) -> None:
         """Free virtual page ids, int32 `[n]`, each bound. A fault is dropped and counted, and then counts are off."""
+        need_tensor("ids", ids, torch.int32, 1, self.device)
+        if not capturing(self.device):
+            self._counts.need_live(ids.shape[0])
         self._plans.free(ids, self.tables, freed=self._pages[: ids.shape[0]])
         if not capturing(self.device):
             self._give(ids.shape[0])
@@ -195,6 +199,7 @@ class PagePool:
         `pages` is the number of new pages (`new_pages` summed over the lanes). Raises OutOfPages, changing nothing,
         where they are not free. Inside a capture `pages` is not compared: the lease bounds it.
         """
+        need_count("pages", pages, 0)
         if capturing(self.device):
             self._plans.extend(self.requests.table, req_rows, prefix_lens, indptr, self.tables, slots=slots)
             return
@@ -205,10 +210,12 @@ class PagePool:
 
     def truncate(self, req_rows: torch.Tensor, seq_lens: torch.Tensor, keep_lens: torch.Tensor, *, pages: int) -> None:
         """Cut rows to `keep_lens` tokens; `pages` is the count that comes back (inside a capture, at most)."""
+        need_count("pages", pages, 0)
         freed = self._pages[:pages]
         if capturing(self.device):
             self._plans.truncate(self.requests.table, req_rows, seq_lens, keep_lens, self.tables, freed=freed)
             return
+        self._need_given_back(pages, req_rows)
         self._plans.truncate(self.requests.table, req_rows, seq_lens, keep_lens, self.tables, freed=freed, pages=pages)
         self._give(pages)
 
@@ -236,7 +243,9 @@ class PagePool:
                 "release takes rows back on the host, which a replay does not; capture truncate to 0 instead"
             )
         self.requests.need_open(rows)
+        need_tensor("req_rows", req_rows, torch.int32, 1, self.device)
         need_length("req_rows", req_rows, len(rows), "rows")
+        self._need_given_back(pages, req_rows)
         self._plans.release[starts is not None](
             self.requests.table,
             req_rows,
@@ -297,6 +306,12 @@ class PagePool:
     def join_readers(self) -> None:
         """Make the current stream wait for every registered reader now."""
         self._readers.join()
+
+    def _need_given_back(self, pages: int, of: torch.Tensor) -> None:
+        need_count("pages", pages, 0)
+        if pages and of.shape[0] == 0:
+            raise InvalidArgument(f"{pages} pages are to come back from an empty batch")
+        self._counts.need_live(pages)
 
     def _give(self, pages: int) -> None:
         self._counts.give(pages)

@@ -11,6 +11,8 @@ from typing import Protocol
 
 import torch
 
+from pagebind.errors import InvalidArgument
+
 
 class Event(Protocol):
     """What a reader hands in: `torch.cuda.Event`, recorded behind its last read; or anything a stream can wait for."""
@@ -36,6 +38,8 @@ class Readers:
 
     def reading(self, event: Event) -> None:
         """Register a reader: `event` is recorded behind its last read of any page."""
+        if not callable(getattr(event, "wait", None)):
+            raise InvalidArgument(f"event is a {type(event).__name__}; it must have wait(), as torch.cuda.Event has")
         self._reading.append(event)
 
     def join(self) -> None:

@@ -54,6 +54,8 @@ class RequestTable:
 
     def need_open(self, rows: Sequence[Row]) -> None:
         """Refuse rows that are not open, or stand twice: a late release, or a second one."""
+        if not all(isinstance(row, Row) for row in rows):
+            raise InvalidArgument(f"rows is {rows!r}; it must be a sequence of Row, as open_row returns them")
         if len(set(rows)) != len(rows):
             raise InvalidArgument(f"a row stands twice among {[row.index for row in rows]}; name each once")
         for row in rows:
