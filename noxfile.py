@@ -68,7 +68,7 @@ def cuda(session: nox.Session) -> None:
         return
     host = json.loads(_ask("-m", "pagebind_cuda.host", "--json"))
     if host["missing"]:
-        session.skip(f"no GPU, and the host build needs {host['missing']}")
+        session.skip(f"no GPU, and {host['missing']}")
     _conformance(session, "cuda", "--device", "cpu", env=host["environment"])
 
 
