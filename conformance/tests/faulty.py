@@ -15,7 +15,23 @@ import outside
 import torch
 from pagebind import Backend, LaunchOptions, Operation
 from pagebind.ops import OPERATIONS
-from pagebind.words import COUNTERS, HOLE_TOP, TOMBSTONE, WATERMARK
+from pagebind.words import (
+    BASE,
+    COUNTERS,
+    DOWN,
+    FLOAT,
+    GROWTH,
+    HOLE_TOP,
+    PAGE_BYTES,
+    REACH,
+    SEAT,
+    SINK,
+    TOMBSTONE,
+    UP,
+    VIRTUAL_TOP,
+    WATERMARK,
+    PageTables,
+)
 
 FAULTS: dict[str, Fault] = {}
 
@@ -43,8 +59,10 @@ class Damaged:
         self.launch.warmup()
 
 
-def found_by(operation: str, test: str, module: str | None = None) -> Callable[[Callable[..., None]], Backend]:
-    """Make a backend of a fault, and note the case that is meant to find it."""
+def found_by(
+    operation: str, test: str, module: str | None = None, compiles: bool = False
+) -> Callable[[Callable[..., None]], Backend]:
+    """Make a backend of a fault, and note the case that is meant to find it, in the operation's module or another."""
 
     def make(run: Callable[..., None]) -> Backend:
         fault = Fault(OPERATIONS[operation], run, f"{module or operation}.py::{test}")
@@ -53,9 +71,9 @@ def found_by(operation: str, test: str, module: str | None = None) -> Callable[[
             outside.BACKEND,
             name=run.__name__,
             planners={**outside.PLANNERS, operation: partial(damaged, fault)},
-            features=outside.FEATURES | {"shared"},
+            features=outside.FEATURES | {"shared", "borrowed", "emits", "page_bytes"},
         )
-        return record if module is None else replace(record, compile_count=lambda: len(COMPILED))
+        return replace(record, compile_count=lambda: len(COMPILED)) if compiles else record
 
     return make
 
@@ -176,7 +194,7 @@ def delta_after_clipping(self, table, rows, lens, v2p, *, out, seq_len_delta=0, 
 COMPILED: set[Any] = set()
 
 
-@found_by("read_table", "test_case_13_no_batch_width_or_stride_compiles_after_the_warm_up", "compiling")
+@found_by("read_table", "test_case_13_no_batch_width_or_stride_compiles_after_the_warm_up", "compiling", compiles=True)
 def compiles_while_serving(self, table, rows, lens, v2p, *, out, **rest):
     COMPILED.add((out.stride(0) % 16 == 0, rows.shape[0]))
     self.launch(table, rows, lens, v2p, out=out, **rest)
@@ -274,8 +292,8 @@ def starved_lanes_get_a_tombstone(self, tables, *, ids, pages):
 
 
 @found_by("free", "test_case_12_an_id_over_two_calls_puts_no_tombstone_on_a_stack")
-def tombstone_pushed(self, ids, tables, *, freed):
-    self.launch(ids, tables, freed=freed)
+def tombstone_pushed(self, ids, tables, *, freed, **rest):
+    self.launch(ids, tables, freed=freed, **rest)
     for i, v in enumerate(ids.tolist()):
         if v > 0 and freed[i] == TOMBSTONE:
             tables.hole_stack[tables.state[HOLE_TOP]] = TOMBSTONE
@@ -283,8 +301,8 @@ def tombstone_pushed(self, ids, tables, *, freed):
 
 
 @found_by("extend", "test_new_tokens_fill_the_last_page_and_then_take_new_ones")
-def tokens_of_the_last_page_get_no_slot(self, table, rows, prefixes, indptr, tables, *, slots, pages=None):
-    self.launch(table, rows, prefixes, indptr, tables, slots=slots, pages=pages)
+def tokens_of_the_last_page_get_no_slot(self, table, rows, prefixes, indptr, tables, *, slots, **rest):
+    self.launch(table, rows, prefixes, indptr, tables, slots=slots, **rest)
     for b, prefix in enumerate(prefixes.tolist()):
         if prefix % self.spec.page_size:
             slots[indptr[b]] = 0
@@ -315,3 +333,314 @@ def a_lane_past_its_part(self, table, rows, lens, v2p, indptr, *, out, **rest):
     self.launch(table, rows, lens, v2p, indptr, out=out, **rest)
     if rows.shape[0] > 1 and lens[0] > 0 and int(indptr[1]) < out.shape[0]:
         out[int(indptr[1])] = out[int(indptr[0])]
+
+
+# ---- chains: the call runs on a chain that is read wrongly, and leaves its own block as it comes out of that ----
+
+
+def misread(self: Damaged, tables: PageTables, change: Callable[[torch.Tensor, int], None], **named: Any) -> None:
+    """Call with the chain as `change(chain, place)` makes it; what only the maker writes stays."""
+    if tables.chain is None:
+        self.launch(tables, **named)
+        return
+    chain = tables.chain.clone()
+    change(chain, tables.place)
+    kept = tables.state[[REACH, GROWTH, BASE, PAGE_BYTES]].clone()
+    self.launch(tables._replace(chain=chain, state=chain[tables.place]), **named)
+    tables.state.copy_(chain[tables.place])
+    tables.state[[REACH, GROWTH, BASE, PAGE_BYTES]] = kept
+
+
+@found_by("alloc", "test_a_float_grows_up_while_there_is_room_above_and_then_down", "span")
+def float_grows_down_first(self, tables, **named):
+    def change(chain, place):
+        if chain[place, GROWTH] == FLOAT:
+            chain[place, GROWTH] = DOWN
+
+    misread(self, tables, change, **named)
+
+
+@found_by("alloc", "test_an_end_down_takes_the_next_lower_page", "span")
+def every_end_grows_up(self, tables, **named):
+    def change(chain, place):
+        chain[place, GROWTH] = UP
+
+    misread(self, tables, change, **named)
+
+
+@found_by("alloc", "test_an_end_up_begins_above_the_sinks_of_all", "span")
+def seat_of_an_end_up_ignored(self, tables, **named):
+    def change(chain, place):
+        if chain[place, GROWTH] == UP:
+            chain[place, SEAT] = 0
+
+    misread(self, tables, change, **named)
+
+
+@found_by("alloc", "test_two_ends_meet_to_the_last_byte", "span")
+def frontier_one_page_early(self, tables, **named):
+    def change(chain, place):
+        for j in range(place + 1, chain.shape[0]):
+            if chain[j, WATERMARK] > 0:
+                chain[j, SEAT] -= 1
+
+    misread(self, tables, change, **named)
+
+
+@found_by("alloc", "test_two_ends_meet_to_the_last_byte", "span")
+def frontier_one_page_late(self, tables, **named):
+    def change(chain, place):
+        for j in range(place):
+            if chain[j, WATERMARK] > 0:
+                chain[j, SEAT] -= 1
+
+    misread(self, tables, change, **named)
+
+
+@found_by("alloc", "test_a_float_meets_both_ends", "span")
+def neighbours_page_size_ignored(self, tables, **named):
+    def change(chain, place):
+        chain[:, PAGE_BYTES] = chain[place, PAGE_BYTES].clone()
+
+    misread(self, tables, change, **named)
+
+
+@found_by("alloc", "test_the_reach_of_a_lease_keeps_neighbours_out", "span")
+def reach_ignored(self, tables, **named):
+    def change(chain, place):
+        chain[:, REACH] = 0
+
+    misread(self, tables, change, **named)
+
+
+@found_by("alloc", "test_the_reach_of_an_empty_end_is_a_bound", "span")
+def reach_of_an_empty_end_ignored(self, tables, **named):
+    def change(chain, place):
+        chain[chain[:, WATERMARK] == 0, REACH] = 0
+
+    misread(self, tables, change, **named)
+
+
+@found_by("alloc", "test_an_empty_neighbour_is_no_bound", "span")
+def an_empty_neighbour_bounds(self, tables, **named):
+    def change(chain, place):
+        empty = chain[:, WATERMARK] == 0
+        empty[place] = False
+        chain[empty, WATERMARK] = 1
+
+    misread(self, tables, change, **named)
+
+
+@found_by("alloc", "test_an_empty_float_sits_in_the_middle_wherever_it_sat_before", "span")
+def an_empty_float_stays_where_it_sat(self, tables, **named):
+    def change(chain, place):
+        if chain[place, GROWTH] == FLOAT and chain[place, WATERMARK] == 0 and 0 <= chain[place, SEAT] < 10:
+            chain[place, GROWTH] = UP
+
+    misread(self, tables, change, **named)
+
+
+@found_by("alloc", "test_an_end_down_takes_the_next_lower_page", "span")
+def seat_not_written(self, tables, **named):
+    seat = tables.state[SEAT].clone()
+    self.launch(tables, **named)
+    tables.state[SEAT] = seat
+
+
+@found_by("alloc", "test_lanes_past_a_frontier_starve_and_touch_the_sink_alone", "span")
+def starved_lanes_not_counted_in_a_chain(self, tables, **named):
+    before = tables.state[COUNTERS["starved"]].clone()
+    self.launch(tables, **named)
+    if tables.chain is not None:
+        tables.state[COUNTERS["starved"]] = before
+
+
+@found_by("alloc", "test_a_spoiled_word_of_a_neighbour_leads_nowhere", "span")
+def a_neighbours_counters_written(self, tables, **named):
+    self.launch(tables, **named)
+    if tables.chain is not None:
+        tables.chain[tables.place - 1, COUNTERS["starved"]] += 1
+
+
+# ---- borrowed ids ----
+
+
+@found_by("alloc", "test_lanes_with_the_sink_or_a_hole_ask_for_nothing")
+def holes_among_borrowed_ids_take_pages_along(self, tables, *, ids, pages):
+    asks = ids > SINK
+    given = ids.clone()
+    if self.spec.borrowed and not bool(asks.all()):
+        free = ((tables.v2p[1:-1] == TOMBSTONE).nonzero().flatten() + 1).tolist()
+        given[~asks] = torch.tensor([v for v in free if v not in ids.tolist()][: int((~asks).sum())], dtype=ids.dtype)
+        self.launch(tables, ids=given, pages=pages)
+        pages[~asks] = SINK
+        return
+    self.launch(tables, ids=ids, pages=pages)
+
+
+@found_by("alloc", "test_case_04_a_borrowers_v2p_is_sized_by_the_owners_ids")
+def borrowed_ids_bounded_by_the_pages(self, tables, *, ids, pages):
+    if not self.spec.borrowed:
+        self.launch(tables, ids=ids, pages=pages)
+        return
+    self.launch(tables, ids=ids.masked_fill(ids >= tables.p2v.shape[0] - 1, -1), pages=pages)
+
+
+@found_by("alloc", "test_the_virtual_stack_of_a_borrower_is_no_bound_and_stays")
+def virtual_top_moved_by_a_borrower(self, tables, *, ids, pages):
+    self.launch(tables, ids=ids, pages=pages)
+    if self.spec.borrowed:
+        tables.state[VIRTUAL_TOP] -= int((pages > SINK).sum())
+
+
+@found_by("free", "test_a_borrower_pushes_pages_and_no_ids")
+def borrowed_id_pushed(self, ids, tables, *, freed, **rest):
+    self.launch(ids, tables, freed=freed, **rest)
+    for i, v in enumerate(ids.tolist()):
+        if self.spec.borrowed and freed[i] > SINK:
+            tables.virtual_stack[tables.state[VIRTUAL_TOP]] = v
+            tables.state[VIRTUAL_TOP] += 1
+
+
+@found_by("free", "test_a_borrowed_id_without_a_page_here_is_a_hole")
+def a_borrowed_id_without_a_page_counted(self, ids, tables, *, freed, **rest):
+    inside = (ids > SINK) & (ids < tables.v2p.shape[0] - 1)
+    gone = inside & (tables.v2p[ids.long().where(inside, SINK)] < SINK)
+    self.launch(ids, tables, freed=freed, **rest)
+    if self.spec.borrowed:
+        counted(tables.state, "double_free", int(gone.sum()))
+
+
+@found_by("free", "test_the_hosts_page_count_is_held_against_the_lanes_served")
+def the_count_of_lanes_instead_of_those_served(self, ids, tables, *, freed, pages=None):
+    self.launch(ids, tables, freed=freed)
+    counted(tables.state, "count_mismatch", int(pages is not None and pages != ids.shape[0]))
+
+
+# ---- what an extension tells ----
+
+
+@found_by("extend", "test_pages_that_have_no_room_are_not_told_and_room_past_them_is_padded")
+def new_ids_not_padded(self, *given, slots, new_ids=None, **rest):
+    before = None if new_ids is None else new_ids.clone()
+    self.launch(*given, slots=slots, new_ids=new_ids, **rest)
+    if before is not None:
+        new_ids[new_ids == TOMBSTONE] = before[new_ids == TOMBSTONE]
+
+
+@found_by("extend", "test_pages_that_starve_or_are_bound_by_hand_are_told_as_the_sink")
+def starved_pages_told_as_holes(self, *given, slots, new_ids=None, **rest):
+    self.launch(*given, slots=slots, new_ids=new_ids, **rest)
+    if new_ids is not None:
+        new_ids[new_ids == SINK] = TOMBSTONE
+
+
+@found_by("extend", "test_tokens_without_an_id_are_told_as_holes")
+def tokens_without_an_id_told_as_the_sink(self, *given, slots, token_ids=None, **rest):
+    self.launch(*given, slots=slots, token_ids=token_ids, **rest)
+    if token_ids is not None:
+        token_ids[token_ids == TOMBSTONE] = SINK
+
+
+# ---- evict ----
+
+
+@found_by("evict", "test_a_head_goes_up_to_the_page_that_holds_a_kept_token")
+def first_page_not_moved(self, *given, first, **rest):
+    before = first.clone()
+    self.launch(*given, first=first, **rest)
+    first.copy_(before)
+
+
+@found_by("evict", "test_a_head_goes_up_to_the_page_that_holds_a_kept_token")
+def a_head_takes_the_page_of_a_kept_token(self, table, rows, starts, lens, tables, **rest):
+    ps = self.spec.page_size
+    up = (lens + ps - 1) // ps * ps if self.spec.part == "head" else lens
+    self.launch(table, rows, starts, up, tables, **rest)
+
+
+@found_by("evict", "test_a_tail_goes_from_the_first_page_without_a_kept_token")
+def a_tail_takes_the_page_of_a_kept_token(self, table, rows, starts, lens, tables, **rest):
+    ps = self.spec.page_size
+    self.launch(table, rows, starts // ps * ps if self.spec.part == "tail" else starts, lens, tables, **rest)
+
+
+@found_by("evict", "test_a_tail_goes_from_the_first_page_without_a_kept_token")
+def first_page_stays_past_a_cut_tail(self, *given, first, **rest):
+    before = first.clone()
+    self.launch(*given, first=first, **rest)
+    if self.spec.part == "tail":
+        first.copy_(torch.maximum(first, before))
+
+
+@found_by("evict", "test_a_row_goes_but_for_a_shared_prefix_and_begins_at_page_0")
+def first_page_ignored(self, *given, first, **rest):
+    if self.spec.part == "row":
+        first.zero_()
+        given = (*given[:2], given[2] * 0, *given[3:])
+    self.launch(*given, first=first, **rest)
+
+
+@found_by("evict", "test_pages_past_the_capacity_stay_bound_and_a_head_begins_with_them")
+def a_head_skips_what_had_no_room(self, table, rows, starts, lens, tables, *, first, freed, **rest):
+    before = first.clone()
+    self.launch(table, rows, starts, lens, tables, first=first, freed=freed, **rest)
+    if self.spec.part == "head":
+        for r, n in zip(rows.tolist(), lens.tolist(), strict=True):
+            if 0 <= r < table.shape[0]:
+                tokens = table.shape[1] * (1 if self.spec.form == "token" else self.spec.page_size)
+                first[r] = max(int(before[r]), min(max(n, 0), tokens) // self.spec.page_size)
+
+
+@found_by("evict", "test_ids_without_a_page_here_are_holes_and_no_fault")
+def an_id_without_a_page_is_a_fault(self, *given, first, freed, **rest):
+    self.launch(*given, first=first, freed=freed, **rest)
+    counted(given[4].state, "double_free", 1)
+
+
+@found_by("evict", "test_the_hosts_page_count_is_held_against_those_that_came_back")
+def pages_asked_for_counted_instead_of_those_that_came_back(self, *given, first, freed, pages=None):
+    self.launch(*given, first=first, freed=freed, pages=None)
+    counted(given[4].state, "count_mismatch", int(pages is not None and pages != freed.shape[0]))
+
+
+# ---- compact ----
+
+
+@found_by("compact", "test_the_low_end_moves_its_live_pages_ascending_too")
+def low_band_pairs_descending(self, tables, *, side="high", sources, targets, **rest):
+    held, there = tables.p2v.clone(), tables.v2p.clone()
+    self.launch(tables, side=side, sources=sources, targets=targets, **rest)
+    moved = sources > SINK
+    if side == "low" and bool(moved.any()):
+        sources[moved] = sources[moved].flip(0)
+        virtual = held[sources[moved].long()]
+        there[virtual.long()] = targets[moved].to(there.dtype)
+        tables.v2p.copy_(there)
+        tables.p2v[targets[moved].long()] = virtual
+
+
+@found_by("compact", "test_a_whole_span_is_seated_anew_away_from_where_it_was")
+def skip_ignored(self, tables, *, skip=0, **rest):
+    self.launch(tables, skip=0, **rest)
+
+
+@found_by("compact", "test_past_its_holes_a_retreat_takes_fresh_pages_at_the_other_end")
+def fresh_pages_not_in_the_span(self, tables, *, fresh=0, **rest):
+    epoch = tables.state[3].clone()
+    self.launch(tables, fresh=fresh, **rest)
+    if tables.state[3] != epoch:
+        tables.state[WATERMARK] -= fresh
+
+
+@found_by("compact", "test_the_low_end_moves_its_live_pages_ascending_too")
+def seat_stays_at_the_low_end(self, tables, **rest):
+    seat = tables.state[SEAT].clone()
+    self.launch(tables, **rest)
+    tables.state[SEAT] = seat
+
+
+@found_by("compact", "test_retreats_in_a_chain_stop_at_its_neighbours")
+def neighbours_ignored(self, tables, **rest):
+    alone = tables._replace(chain=None, place=0)
+    self.launch(alone, **rest)

@@ -54,6 +54,22 @@ def test_the_oracle_keeps_the_order_of_holes_that_nothing_moves_to() -> None:
     assert (after.hole_stack[:2], after.hole_top, after.watermark) == ([4, 2], 2, 7)
 
 
+def test_the_oracle_retreats_from_the_low_end_too() -> None:
+    after, sources, targets, buffer, _ = oracle.compact(PICTURE, 1, [9] * 2, [9] * 2, b"-A.B.C.DE.", 1, side="low")
+    assert (sources, targets, buffer) == ([1, 9], [6, 9], b"-A.B.CADE.")
+    assert (after.hole_stack[:2], after.hole_top) == ([2, 4], 2)
+    assert (after.seat, after.watermark) == (1, 7)
+
+
+def test_the_oracle_takes_fresh_pages_past_the_holes() -> None:
+    pool = PICTURE._replace(p2v=[*PICTURE.p2v[:-1], -1, -1])  # two pages above the span
+    after, sources, targets, _, _ = oracle.compact(pool, 5, [9] * 5, [9] * 5, side="low", fresh=2)
+    assert (sources, targets) == ([1, 3, 5, -1, -1], [6, 9, 10, -1, -1])
+    assert (after.seat, after.watermark, after.hole_top) == (5, 5, 0)
+    after, sources, targets, _, _ = oracle.compact(pool._replace(hole_top=0), 8, [9] * 8, [9] * 8, side="low", fresh=5)
+    assert (after, sources) == (pool._replace(hole_top=0), [-1] * 8)
+
+
 @pytest.mark.parametrize(
     ("pool", "retreat"),
     [
@@ -85,7 +101,7 @@ def faulty(fault: Fault) -> Subject:
         launch = right(spec, device, outside.PLANNERS, options)
 
         def run(tables: PageTables, **named: Any) -> None:
-            before = PageTables(*(tensor.clone() for tensor in tables))
+            before = PageTables(*(tensor.clone() for tensor in tables[:5]))
             bytes_before = named["buffer"].clone() if named["buffer"] is not None else None
             launch(tables, **named)
             fault(tables, before, bytes_before, **named)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from pagebind.ops import UNBIND, UnbindSpec
-from pagebind.words import DOUBLE_FREE, VIRTUAL_TOP
+from pagebind.words import DOUBLE_FREE, SEAT, VIRTUAL_TOP
 
 from pagebind_conformance.guarded import BAND, Guarded, Layout
 from pagebind_conformance.trial.call import hold, state_words
@@ -56,7 +56,14 @@ def test_words_of_a_state_block_have_names_and_counters_count_from_before():
     state.view[VIRTUAL_TOP] = 9
     told = complaint(state, wanted, "state")
     assert "double_free counted 0, expected 1" in told
-    assert "virtual_top is 9, expected 0" in told
+    assert "virtual_top is 9, has to stay 0" in told
+
+
+def test_words_of_a_chain_are_told_with_their_block():
+    blocks = [state_words(), state_words()]
+    chain = Guarded(blocks, torch.int64, CPU)
+    chain.view[1, SEAT] = 4
+    assert complaint(chain, blocks, "chain") == "chain [2, 32]: of block 1 seat is 4, has to stay 0"
 
 
 def test_of_many_differences_the_first_are_told_and_the_others_counted():
@@ -83,5 +90,5 @@ def test_a_failed_call_is_told_with_its_values_before_it():
     assert "  ids [1]: [1]" in lines
     assert "  freed [1]: not written" in lines
     assert "  p2v [5]: [0, -1, -1, 1, -1]" in lines
-    assert "  state [32]: virtual_top 0, hole_top 0, watermark 0, epoch 0" in lines
+    assert "  state [32]: virtual_top 0, hole_top 0, watermark 0, epoch 0, seat 0, growth 1" in lines
     assert max(map(len, lines[2:])) < 220

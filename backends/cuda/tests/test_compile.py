@@ -6,24 +6,29 @@ from itertools import product
 
 import pytest
 from pagebind.ops import OPERATIONS
+from pagebind.ops.evict import PARTS
 from pagebind_cuda.gpu import options_of, source_of
 from pagebind_cuda.launch import PLANNED, Variant
 
 # What plans of an operation fix besides dtypes of one vector each, which only a load depends on.
+FLAG = (0, 1)
 CHOICES = {
-    "read_table": ("form_token", "granularity_token", "fill_sink"),
-    "read_stream": ("form_token", "granularity_token"),
-    "extend": ("form_token",),
-    "truncate": ("form_token",),
-    "release": ("form_token",),
+    "read_table": {"form_token": FLAG, "granularity_token": FLAG, "fill_sink": FLAG},
+    "read_stream": {"form_token": FLAG, "granularity_token": FLAG},
+    "alloc": {"borrowed": FLAG},
+    "free": {"borrowed": FLAG},
+    "extend": {"form_token": FLAG, "emits": FLAG},
+    "truncate": {"form_token": FLAG},
+    "release": {"form_token": FLAG},
+    "evict": {"form_token": FLAG, "part": range(len(PARTS))},
 }
 PAGE_SIZES = (1, 16, 3)
 
 
 def variants():
     for operation in OPERATIONS:
-        choices = CHOICES.get(operation, ())
-        combinations = product((False, True), (False, True), *[(0, 1)] * len(choices))
+        choices = CHOICES.get(operation, {})
+        combinations = product((False, True), (False, True), *choices.values())
         for number, (index_wide, out_wide, *chosen) in enumerate(combinations):
             vectors = {name: (number + i) % 2 for i, name in enumerate(PLANNED) if name.endswith("_wide")}
             planned = {"page_size": PAGE_SIZES[number % 3], "ranks": 1 + number % 3} | vectors

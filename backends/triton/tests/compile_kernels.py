@@ -1,4 +1,4 @@
-"""Compile every kernel for an H100 or H200 (sm_90), without a GPU, and print the kernels' names as JSON.
+"""Compile every kernel for an H100 or H200 (sm_90), without a GPU, and print names, types and constants as JSON.
 
 Run it without TRITON_INTERPRET. Plans made for the meta device hold the very variants that a GPU's plans hold.
 """
@@ -16,6 +16,7 @@ from pagebind.ops import (
     AssignSpec,
     BindSpec,
     CompactSpec,
+    EvictSpec,
     ExtendSpec,
     FreeSpec,
     ReadStreamSpec,
@@ -25,6 +26,7 @@ from pagebind.ops import (
     TruncateSpec,
     UnbindSpec,
 )
+from pagebind.ops.evict import PARTS
 from triton.backends.compiler import GPUTarget
 
 # Every pair of choices occurs, and so every branch of every kernel; the last choice is whether faults are counted.
@@ -55,14 +57,19 @@ def specs():
         yield "release", ReleaseSpec(max_pages=9, page_size=3, shared=flag, **both, **lanes), counted
         yield "truncate", TruncateSpec(max_pages=9, page_size=3, **both, **lanes), counted
         wide = {"indptr_dtype": dtype, "out_dtype": dtype}
-        yield "extend", ExtendSpec(max_tokens=9, num_virtual=9, **sizes, **index, **lanes, **wide), counted
+        emits = {"emits": flag, "id_dtype": dtype}
+        yield "extend", ExtendSpec(max_tokens=9, num_virtual=9, **sizes, **index, **lanes, **wide, **emits), counted
+        for part in PARTS:
+            yield "evict", EvictSpec(part=part, max_pages=9, page_size=3, **both, **lanes), counted
         ranks = {"ranks": 2, "rank": 1} if flag else {}
         yield "translate", TranslateSpec(max_items=9, out_dtype=dtype, **sizes, **both, **ranks), counted
         yield "assign", AssignSpec(max_bs=4, max_items=9, row_dtype=dtype, indptr_dtype=dtype), counted
         # 48 bytes are six words, no power of two; without bytes the copy is not compiled.
         yield "compact", CompactSpec(max_pages=9, page_bytes=48 if flag else 0, **both), counted
-        for name, spec in (("bind", BindSpec), ("unbind", UnbindSpec), ("alloc", AllocSpec), ("free", FreeSpec)):
+        for name, spec in (("bind", BindSpec), ("unbind", UnbindSpec)):
             yield name, spec(max_items=9, **both), counted
+        for name, spec in (("alloc", AllocSpec), ("free", FreeSpec)):
+            yield name, spec(max_items=9, borrowed=flag, **both), counted
 
 
 def main():
@@ -73,11 +80,11 @@ def main():
         planned = operation.plan(spec, torch.device("meta"), LaunchOptions(count=counted))
         for variant in planned.variants:
             source = variant.source()
-            key = (source.name, tuple(source.signature.values()), tuple(source.constants.items()))
+            key = (source.name, tuple(source.signature.values()), tuple(variant.constants.items()))
             if key not in done:
                 target = GPUTarget("cuda", 90, 32)
                 done[key] = triton.compile(source, target=target, options={"num_warps": variant.warps})
-    json.dump([list(key[:2]) for key in done], sys.stdout)
+    json.dump([[name, signature, dict(constants)] for name, signature, constants in done], sys.stdout)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,21 @@ from pagebind_triton import OPERATIONS
 KERNELS = {
     *(
         f"{name}_kernel"
-        for name in ("read_table", "read_stream", "translate", "assign", "bind", "unbind", "alloc", "free")
+        for name in ("read_table", "read_stream", "translate", "assign", "bind", "unbind", "alloc", "free", "evict")
     ),
-    *("count_new_kernel", "write_new_kernel", "count_tails_kernel", "cut_tails_kernel"),
+    *("count_new_kernel", "write_new_kernel", "count_tails_kernel", "cut_tails_kernel", "count_evicted_kernel"),
     *("pick_moves_kernel", "move_pages_kernel"),
+}
+
+# What plans choose between, each with each.
+YES_AND_NO = (False, True)
+CHOICES = {
+    "alloc_kernel": {"CHAINED": YES_AND_NO, "BORROWED": YES_AND_NO, "COUNT": YES_AND_NO},
+    "free_kernel": {"BORROWED": YES_AND_NO, "COUNT": YES_AND_NO},
+    "count_evicted_kernel": {"PART": (0, 1, 2), "COUNT": YES_AND_NO},
+    "evict_kernel": {"TOKEN_FORM": YES_AND_NO, "COUNT": YES_AND_NO},
+    "pick_moves_kernel": {"CHAINED": YES_AND_NO, "COUNT": YES_AND_NO},
+    "write_new_kernel": {"TOKEN_FORM": YES_AND_NO, "EMITS": YES_AND_NO},
 }
 
 
@@ -34,10 +46,14 @@ def test_every_kernel_compiles_for_sm_90_with_narrow_and_wide_dtypes():
         [sys.executable, script], env=environment, capture_output=True, text=True, timeout=600
     )
     assert run.returncode == 0, run.stderr[-4000:]
-    compiled = [(name, signature) for name, signature in json.loads(run.stdout)]
-    assert {name for name, _ in compiled} == KERNELS
+    compiled = json.loads(run.stdout)
+    assert {name for name, _, _ in compiled} == KERNELS
     for width in ("*i32", "*i64"):
-        assert {name for name, signature in compiled if width in signature} == KERNELS
+        of_width = [(name, constants) for name, signature, constants in compiled if width in signature]
+        assert {name for name, _ in of_width} == KERNELS
+        for kernel, choices in CHOICES.items():
+            found = {tuple(constants[choice] for choice in choices) for name, constants in of_width if name == kernel}
+            assert found == set(product(*choices.values())), kernel
 
 
 def test_every_operation_has_a_module_of_its_name():

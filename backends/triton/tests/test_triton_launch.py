@@ -82,15 +82,19 @@ def test_empty_widths_still_launch_one_program():
     assert Grid(16, 4, 4).lanes(0) == 1
 
 
-def test_frees_with_gaps_agree_over_blocks_and_programs_and_leave_no_ticket():
+def interpreted(script):
+    """Run a script of this folder in the interpreter and return what it prints."""
     pytest.importorskip("triton", reason="triton is not installed")
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    script = Path(__file__).parent / "free_with_gaps.py"
     run = subprocess.run(  # noqa: PLW1510  (the assertion shows why it failed)
-        [sys.executable, script], env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, Path(__file__).parent / script], env=environment, capture_output=True, text=True, timeout=300
     )
     assert run.returncode == 0, run.stderr[-4000:]
-    answers = json.loads(run.stdout)
+    return json.loads(run.stdout)
+
+
+def test_frees_with_gaps_agree_over_blocks_and_programs_and_leave_no_ticket():
+    answers = interpreted("free_with_gaps.py")
     assert len(answers["states"]) == 6
     for state, virtual, holes in answers["states"]:
         assert virtual[:5] == [5, 4, 3, 2, 1]
@@ -98,3 +102,12 @@ def test_frees_with_gaps_agree_over_blocks_and_programs_and_leave_no_ticket():
         assert holes == [100 - v for v in answers["served"]]
         assert state[16:] == [0] * 16
     assert answers["compiled"] == 0
+
+
+def test_borrowed_ids_are_taken_freed_and_evicted_alike_over_blocks_and_programs():
+    for answers, right in interpreted("borrowed.py").values():
+        assert answers == [right] * 6
+
+
+def test_kernels_read_spans_as_core_defines_them_whatever_the_words_hold():
+    assert interpreted("spans.py") == {"agreed": 600, "wrong": []}

@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 from pagebind_conformance.guarded import POISON
-from pagebind_conformance.oracle import SubPool
+from pagebind_conformance.oracle import DOWN, FLOAT, UP, Block, Chain, SubPool
 
 RANDOM = st.integers(0, 2**32 - 1).map(Random)
 """A source for the cells of a case; its sizes are drawn one by one, so that they shrink."""
@@ -36,11 +36,23 @@ def page_tables(rng: Random, num_virtual: int, num_physical: int, bound: int) ->
     return v2p, p2v
 
 
-def sub_pool(rng: Random, num_virtual: int, num_physical: int, live: int, holes: int) -> SubPool:
-    """Return a sub-pool of `live` bound pages among `holes` freed ones, as many as fit, free ids in random order."""
-    live = min(live, num_virtual - 1, num_physical - 1)
-    holes = min(holes, num_physical - 1 - live)
-    span = rng.sample(range(1, live + holes + 1), live + holes)
+def sub_pool(
+    rng: Random,
+    num_virtual: int,
+    num_physical: int,
+    live: int,
+    holes: int,
+    *,
+    seat: int = 0,
+    chain: Chain | None = None,
+) -> SubPool:
+    """Return a sub-pool of `live` bound pages among `holes` freed ones, as many as fit, free ids in random order.
+
+    They lie right above `seat`.
+    """
+    live = min(live, num_virtual - 1, num_physical - 1 - seat)
+    holes = min(holes, num_physical - 1 - seat - live)
+    span = rng.sample(range(seat + 1, seat + live + holes + 1), live + holes)
     virtual = rng.sample(range(1, num_virtual), num_virtual - 1)
     v2p = [0] + [-1] * num_virtual
     p2v = [0] + [-1] * num_physical
@@ -56,7 +68,77 @@ def sub_pool(rng: Random, num_virtual: int, num_physical: int, live: int, holes:
         hole_top=len(free_pages),
         watermark=live + holes,
         epoch=rng.randrange(100),
+        seat=seat,
+        chain=chain,
     )
+
+
+def borrower(pool: SubPool) -> SubPool:
+    """Return the sub-pool as one that borrows its ids: none is on its stack."""
+    return pool._replace(virtual_stack=[STACK_POISON] * len(pool.virtual_stack), virtual_top=0)
+
+
+def empty_blocks(page_bytes: Sequence[int], total: int) -> list[Block]:
+    """Return the blocks of empty sub-pools that share `total` bytes: an end up, floats between, an end down.
+
+    The sinks lie one after another at the start, data pages above them all.
+    """
+    sinks, last = sum(page_bytes), len(page_bytes) - 1
+    blocks = []
+    for j, size in enumerate(page_bytes):
+        base = sum(page_bytes[:j])
+        growth = UP if j == 0 else DOWN if j == last else FLOAT
+        seat = (total - base) // size - 1 if growth == DOWN else -(-(sinks - base) // size) - 1
+        blocks.append(Block(growth, base, size, seat=seat))
+    return blocks
+
+
+def num_pages(block: Block, total: int) -> int:
+    """Return the pages that a sub-pool has in `total` bytes, the sink among them."""
+    return (total - block.base) // block.page_bytes
+
+
+def member(rng: Random, blocks: Sequence[Block], place: int, total: int, num_virtual: int, live: int) -> SubPool:
+    """Return the sub-pool at `place` of a chain: `live` pages of its span are bound, or fewer, the others are holes."""
+    own = blocks[place]
+    live = min(live, own.watermark, num_virtual - 1)
+    chain = Chain(tuple(blocks), place)
+    num = num_pages(own, total)
+    return sub_pool(rng, num_virtual, num, live, own.watermark - live, seat=own.seat, chain=chain)
+
+
+def leased(pool: SubPool, place: int, reach: int) -> SubPool:
+    """Return the sub-pool with another reach of the one at `place` of its chain."""
+    assert pool.chain is not None
+    blocks = list(pool.chain.blocks)
+    blocks[place] = blocks[place]._replace(reach=reach)
+    return pool._replace(chain=pool.chain._replace(blocks=tuple(blocks)))
+
+
+def filled_blocks(rng: Random, page_bytes: Sequence[int], total: int) -> list[Block]:
+    """Return such blocks with spans at random places, often to the last byte, and reaches of the ends."""
+    blocks = empty_blocks(page_bytes, total)
+    low, high = sum(page_bytes), total
+    for j in (0, len(blocks) - 1, *range(1, len(blocks) - 1)):
+        block = blocks[j]
+        base, size = block.base, block.page_bytes
+        first, end = -(-(low - base) // size), (high - base) // size  # the pages that lie wholly in what is left
+        room = max(end - first, 0)
+        span = rng.choice([0, room, rng.randint(0, room), rng.randint(0, room // 2)])
+        if block.growth == UP:
+            reach = rng.choice([0, span, rng.randint(span, max(room, span) + 2)])
+            blocks[j] = block._replace(watermark=span, reach=reach)
+            low = max(low, base + (block.seat + 1 + span) * size)
+        elif block.growth == DOWN:
+            reach = rng.choice([0, span, rng.randint(span, max(room, span) + 2)])
+            blocks[j] = block._replace(seat=block.seat - span, watermark=span, reach=reach)
+            high = base + (block.seat + 1 - span) * size if span else high
+        else:
+            seat = first - 1 + rng.choice([0, room - span, rng.randint(0, room - span)])
+            seat = min(seat, num_pages(block, total) - 1)  # where nothing is left for it
+            blocks[j] = block._replace(seat=seat, watermark=span, reach=rng.choice([0, 9]))
+            low = base + (seat + 1 + span) * size if span else low
+    return blocks
 
 
 def spread(pages: Sequence[int], page_size: int, form: str) -> list[int]:

@@ -13,7 +13,19 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
-from pagebind.words import COUNTERS, EPOCH, HOLE_TOP, STATE_WORDS, VIRTUAL_TOP, WATERMARK
+from pagebind.words import (
+    BASE,
+    COUNTERS,
+    EPOCH,
+    GROWTH,
+    HOLE_TOP,
+    PAGE_BYTES,
+    REACH,
+    SEAT,
+    STATE_WORDS,
+    VIRTUAL_TOP,
+    WATERMARK,
+)
 
 BAND = 64
 """Elements of a guard band; a multiple of 16, so that a view without shift is aligned as torch aligns a tensor."""
@@ -21,7 +33,17 @@ BAND = 64
 POISON = {torch.int32: 0x7A7A7A7A, torch.int64: 0x7A7A7A7A7A7A7A7A, torch.uint8: 0x7A}
 """What bands, gaps and outputs hold before a call: neither 0 nor -1, and no id of any test."""
 
-POSITIONS = {"virtual_top": VIRTUAL_TOP, "hole_top": HOLE_TOP, "watermark": WATERMARK, "epoch": EPOCH}
+POSITIONS = {
+    "virtual_top": VIRTUAL_TOP,
+    "hole_top": HOLE_TOP,
+    "watermark": WATERMARK,
+    "epoch": EPOCH,
+    "seat": SEAT,
+    "reach": REACH,
+    "growth": GROWTH,
+    "base": BASE,
+    "page_bytes": PAGE_BYTES,
+}
 """Name -> word of a state block that is no counter."""
 
 MOST_TOLD = 8
@@ -55,10 +77,8 @@ class Guarded:
         layout: Layout = Layout(),
         shape: tuple[int, ...] | None = None,
     ) -> None:
-        """Place nested lists on `device`; `shape` says what lists cannot, as of `[0, 5]`."""
-        cells = (
-            torch.tensor(values, dtype=dtype) if shape is None or 0 not in shape else torch.empty(shape, dtype=dtype)
-        )
+        """Place nested lists, or bytes, on `device`; `shape` says what lists cannot, as of `[0, 5]`."""
+        cells = _cells(values, dtype) if shape is None or 0 not in shape else torch.empty(shape, dtype=dtype)
         step = layout.column_step
         strides = (step,) if cells.dim() == 1 else (cells.shape[-1] * step + layout.row_gap, step)
         span = strides[0] * cells.shape[0] if cells.dim() == 2 else step * cells.shape[0]
@@ -81,6 +101,11 @@ class Guarded:
         """Return what the tensor holds now, as nested lists. Waits for the device."""
         return self.view.cpu().tolist()
 
+    def raw(self, *, before: bool = False) -> bytes:
+        """Return what a tensor of bytes holds now, or when last verified."""
+        cells = self.before.as_strided(*self.geometry) if before else self.view.cpu()
+        return cells.contiguous().numpy().tobytes()
+
     def before_values(self) -> Any:
         """Return what the tensor held when last verified, as nested lists, without asking the device."""
         return self.before.as_strided(*self.geometry).tolist()
@@ -100,7 +125,7 @@ class Guarded:
                 raise AssertionError(f"{name}: {complaint}")
             inside.copy_(got.as_strided(*self.geometry))
         elif expected is not None and 0 not in self.geometry[0]:
-            inside.copy_(torch.tensor(expected, dtype=wanted.dtype))
+            inside.copy_(_cells(expected, wanted.dtype))
         if not torch.equal(got, wanted):
             self._complain(name, got, wanted)
         self.before = got
@@ -120,8 +145,10 @@ class Guarded:
             return f"outside the tensor was written: {got}, element {-first} before the first"
         if first > last:
             return f"outside the tensor was written: {got}, element {first - last} past the last"
-        if name == "state" and shape == (STATE_WORDS,):
-            return _tell_word(first, got, wanted, before)
+        if name in ("state", "chain") and shape[-1] == STATE_WORDS:
+            block, word = divmod(first, STATE_WORDS)
+            told = _tell_word(word, got, wanted, before)
+            return told if name == "state" else f"of block {block} {told}"
         index, gap = [], 0
         for size, step in zip(shape, strides, strict=True):
             index.append(min(first // step, size - 1))
@@ -137,11 +164,17 @@ class Guarded:
         return f"{place} is {got}, has to stay {wanted}" if wanted == before else f"{place} is {got}, expected {wanted}"
 
 
+def _cells(values: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
+    if isinstance(values, bytes):
+        return torch.frombuffer(bytearray(values), dtype=torch.uint8)
+    return torch.tensor(values, dtype=dtype)
+
+
 def _tell_word(word: int, got: int, wanted: int, before: int) -> str:
     for name, counter in COUNTERS.items():
         if counter == word:
             return f"{name} counted {got - before}, expected {wanted - before}"
     for name, position in POSITIONS.items():
         if position == word:
-            return f"{name} is {got}, expected {wanted}"
+            return f"{name} is {got}, {'has to stay' if wanted == before else 'expected'} {wanted}"
     return f"word {word} is {got}, has to stay {wanted}"

@@ -17,17 +17,36 @@ import torch
 from pagebind import Backend, LaunchOptions, get_backend, ops
 from pagebind.plan import Planned, plan_with
 from pagebind.pool.audit import audit_tables
-from pagebind.words import HOLE_TOP, WATERMARK, PageTables, new_state, new_tables
+from pagebind.words import (
+    BASE,
+    DOWN,
+    FLOAT,
+    GROWTH,
+    HOLE_TOP,
+    PAGE_BYTES,
+    REACH,
+    SEAT,
+    STATE_WORDS,
+    UP,
+    WATERMARK,
+    PageTables,
+    new_state,
+    new_tables,
+)
 
 BS = 37
 WIDTH = 300
 PAGE_SIZES = (1, 3, 64)
-PAGE_BYTES = (0, 16, 48, 4096)
+BYTES_OF_PAGES = (0, 16, 48, 4096)
 DTYPES = (torch.int32, torch.int64)
 NUM_PAGES = 5000
 ITEMS = (1, 33, 700, 4500)
 
 FORMS = ("token", "page")
+PARTS = ("head", "tail", "row")
+
+Audited = tuple[PageTables, bool]
+"""Tables that have to be sound, and whether their ids are borrowed."""
 
 
 class Small:
@@ -85,6 +104,34 @@ class Small:
         v2p[:: num // 10] = -1
         v2p[0] = 0
         return torch.cat([v2p, torch.tensor([-1])]).to(dtype).to(self.device)
+
+
+def chain_of(small: Small, num: int, dtype: torch.dtype, page_bytes: int = 16) -> list[PageTables]:
+    """Return the tables of three empty sub-pools that share a buffer, about `num` pages of each in it.
+
+    One grows up, one floats and borrows its ids, one grows down.
+    """
+    sizes = (page_bytes, 3 * page_bytes, page_bytes)
+    sinks, total = sum(sizes), num * sum(sizes)
+    chain = torch.zeros(3, STATE_WORDS, dtype=torch.int64)
+    nums = []
+    for j, (growth, size) in enumerate(zip((UP, FLOAT, DOWN), sizes, strict=True)):
+        base = sum(sizes[:j])
+        nums.append((total - base) // size)
+        chain[j, GROWTH], chain[j, BASE], chain[j, PAGE_BYTES] = growth, base, size
+        chain[j, SEAT] = nums[j] - 1 if growth == DOWN else -(-(sinks - base) // size) - 1
+    chain = chain.to(small.device)
+    virtual = nums[0]
+    return [
+        new_tables(virtual if j == 1 else num, num, small.device, dtype, borrows=j == 1, chain=chain, place=j)
+        for j, num in enumerate(nums)
+    ]
+
+
+def positions(tables: PageTables) -> tuple[int, int]:
+    """Return the holes and the span of a sub-pool. Waits for the device."""
+    words = tables.state.tolist()
+    return words[HOLE_TOP], words[WATERMARK]
 
 
 def tables_of_lanes(small: Small) -> None:
@@ -163,8 +210,8 @@ def ids(small: Small) -> None:
         unbind(virtual, tables.v2p, tables.p2v, freed=torch.empty_like(virtual), state=tables.state)
 
 
-def pools(small: Small) -> Iterator[PageTables]:
-    """Run alloc, free, extend, truncate, assign and release in every form, dtype and size; yield the tables."""
+def pools(small: Small) -> Iterator[Audited]:
+    """Run alloc and free, with ids of their own and borrowed, in every dtype and size; yield the tables."""
     for dtype, id_dtype, n in product(DTYPES, DTYPES, ITEMS):
         tables = new_tables(NUM_PAGES, NUM_PAGES, small.device, dtype)
         kinds = {"max_items": n, "index_dtype": dtype, "id_dtype": id_dtype}
@@ -175,30 +222,59 @@ def pools(small: Small) -> Iterator[PageTables]:
         alloc(tables, ids=taken, pages=pages)
         taken[::7] = -1
         taken[3::11] = taken[1 if n > 1 else 0]
-        free(taken, tables, freed=pages)
+        free(taken, tables, freed=pages, pages=n)
         alloc(tables, ids=taken, pages=pages)
         alloc(tables, ids=taken, pages=pages)  # starves for the largest n
-        yield tables
-    for form, dtype, page_size in product(FORMS, DTYPES, PAGE_SIZES):
-        tables = new_tables(1200, 1200, small.device, dtype)
+        yield tables, False
+
+        up, window, down = chain_of(small, n // 2 + 9, dtype)
+        borrow, give = small.plan(ops.ALLOC, borrowed=True, **kinds), small.plan(ops.FREE, borrowed=True, **kinds)
+        for _ in range(2):  # they meet in the second turn
+            up.state[REACH] = n // 3
+            alloc(up, ids=taken, pages=pages)
+            alloc(down, ids=small.ints(0, 9, n, dtype=id_dtype), pages=pages)
+            taken[::5] = -1
+            borrow(window, ids=taken, pages=pages)
+            gone = torch.cat([taken[::2], small.ints(-2, n + 3, n, dtype=id_dtype)])[:n].contiguous()
+            give(gone, window, freed=pages, pages=n // 2)
+        yield from ((up, False), (window, True), (down, False))
+        lost = new_tables(NUM_PAGES, NUM_PAGES, small.device, dtype, borrows=True)
+        borrow(lost, ids=small.ints(-2, NUM_PAGES + 3, n, dtype=id_dtype), pages=pages)  # repeats lose their pages
+        give(small.ints(-2, NUM_PAGES + 3, n, dtype=id_dtype), lost, freed=pages)
+
+
+def rows(small: Small) -> Iterator[Audited]:
+    """Run extend, truncate, assign, release and evict in every form and dtype, alone and chained; yield the tables."""
+    for form, dtype, page_size, (emits, place) in product(
+        FORMS, DTYPES, PAGE_SIZES, ((False, None), (True, 0), (False, 2), (True, None))
+    ):
+        chained = chain_of(small, 500, dtype)
+        tables = new_tables(1200, 1200, small.device, dtype) if place is None else chained[place]
+        num_virtual, num_physical = tables.v2p.shape[0] - 1, tables.p2v.shape[0] - 1
         tokens = WIDTH if form == "token" else WIDTH * page_size
         lanes = {"max_bs": BS, "page_size": page_size, "form": form, "index_dtype": dtype, "row_dtype": dtype}
         extend = small.plan(
             ops.EXTEND,
             max_tokens=10**6,
-            num_virtual=1200,
-            num_physical=1200,
+            num_virtual=num_virtual,
+            num_physical=num_physical,
+            emits=emits,
             length_dtype=dtype,
             indptr_dtype=dtype,
             out_dtype=dtype,
+            id_dtype=dtype,
             **lanes,
         )
         cut = {"max_pages": 2000, "length_dtype": dtype, "id_dtype": dtype, **lanes}
         truncate = small.plan(ops.TRUNCATE, **cut)
         releases = {shared: small.plan(ops.RELEASE, shared=shared, **cut) for shared in (False, True)}
         assign = small.plan(ops.ASSIGN, max_bs=BS, max_items=10**6, row_dtype=dtype, indptr_dtype=dtype)
+        borrow = small.plan(ops.ALLOC, max_items=700, borrowed=True, index_dtype=dtype, id_dtype=dtype)
+        evict = {part: small.plan(ops.EVICT, part=part, **cut) for part in PARTS} if emits else {}
+        window = chained[1] if place is not None else new_tables(1200, 400, small.device, dtype, borrows=True)
+        first = small.ints(0, 9, BS + 9)
         request_table = torch.full((BS + 9, WIDTH + 7), -1, dtype=torch.int32, device=small.device)[:, :WIDTH]
-        rows = small.rows(BS + 9, dtype)
+        batch = small.rows(BS + 9, dtype)
         for prefix, most in (
             (small.lens(0, dtype).clamp(max=0), 90),
             (small.lens(60, dtype), 40),
@@ -206,33 +282,72 @@ def pools(small: Small) -> Iterator[PageTables]:
         ):
             parts = small.ints(0, min(most, tokens), BS)
             slots = torch.empty(int(parts.sum()) + 5, dtype=dtype, device=small.device)
-            extend(request_table, rows, prefix, small.indptr(parts, dtype), tables, slots=slots, pages=7)
+            told: dict[str, torch.Tensor] = {}
+            if emits:
+                told = {"token_ids": torch.empty_like(slots)}
+                told |= {name: torch.empty(700, dtype=dtype, device=small.device) for name in ("new_ids", "new_pages")}
+            extend(request_table, batch, prefix, small.indptr(parts, dtype), tables, slots=slots, pages=7, **told)
+            lens = small.lens(60, dtype)
+            if emits:
+                pages = torch.empty_like(told["new_ids"])
+                borrow(window, ids=told["new_ids"], pages=pages)
+                for part, starts in (("head", small.lens(2, dtype)), ("tail", small.lens(50, dtype))):
+                    freed = torch.empty(90, dtype=dtype, device=small.device)
+                    evict[part](request_table, batch, starts, lens, window, first=first, freed=freed, pages=7)
             freed = torch.empty(150, dtype=dtype, device=small.device)
-            truncate(request_table, rows, small.lens(60, dtype), small.lens(50, dtype), tables, freed=freed, pages=7)
+            truncate(request_table, batch, lens, small.lens(50, dtype), tables, freed=freed, pages=7)
         shared_ids = small.ints(-1, 1300, 400)
-        assign(request_table, rows, shared_ids, small.indptr(small.ints(0, 12, BS), dtype), state=tables.state)
+        assign(request_table, batch, shared_ids, small.indptr(small.ints(0, 12, BS), dtype), state=tables.state)
         freed = torch.empty(1500, dtype=dtype, device=small.device)
-        starts = small.lens(20, dtype)
-        releases[True](request_table, rows, small.lens(tokens, dtype), tables, freed=freed, starts=starts)
-        releases[False](request_table, rows, small.lens(tokens, dtype), tables, freed=freed)
-        yield tables
+        starts, lens = small.lens(20, dtype), small.lens(tokens, dtype)
+        if emits:
+            evict["row"](request_table, batch, starts, lens, window, first=first, freed=freed)
+        releases[True](request_table, batch, lens, tables, freed=freed, starts=starts)
+        releases[False](request_table, batch, small.lens(tokens, dtype), tables, freed=freed)
+        yield (
+            tables,
+            False,
+        )  # the window has lost pages to ids that were bound in it still when their owner gave them anew
 
 
-def compactions(small: Small) -> Iterator[PageTables]:
-    """Run compact with and without bytes, in every dtype and size, until no hole is left; yield the tables."""
-    for dtype, id_dtype, page_bytes, n in product(DTYPES, DTYPES, PAGE_BYTES, ITEMS):
-        tables = new_tables(NUM_PAGES, NUM_PAGES, small.device, dtype)
+def compactions(small: Small) -> Iterator[Audited]:
+    """Run compact at either end, with and without bytes, in every dtype and size; yield the tables."""
+    for dtype, id_dtype, page_bytes, n in product(DTYPES, DTYPES, BYTES_OF_PAGES, ITEMS):
         kinds = {"index_dtype": dtype, "id_dtype": id_dtype}
         compact = small.plan(ops.COMPACT, max_pages=n, page_bytes=page_bytes, **kinds)
+        alloc, free = small.plan(ops.ALLOC, max_items=n, **kinds), small.plan(ops.FREE, max_items=n, **kinds)
+        borrow = small.plan(ops.ALLOC, max_items=n, borrowed=True, **kinds)
+        give = small.plan(ops.FREE, max_items=n, borrowed=True, **kinds)
         taken, pages, sources, targets = (torch.empty(n, dtype=id_dtype, device=small.device) for _ in range(4))
-        small.plan(ops.ALLOC, max_items=n, **kinds)(tables, ids=taken, pages=pages)
         holes = (n + 1) // 2
-        some = taken[torch.randperm(n, generator=small.random)[:holes].to(small.device)]
-        small.plan(ops.FREE, max_items=n, **kinds)(some, tables, freed=pages[:holes])
-        buffer = torch.zeros(NUM_PAGES * page_bytes, dtype=torch.uint8, device=small.device) if page_bytes else None
-        for retreat in (holes // 3, holes - holes // 3, 1):  # no hole is left for the last
-            compact(tables, retreat=retreat, sources=sources, targets=targets, buffer=buffer)
-        yield tables
+        _, window, down = chain_of(small, 2 * n + 20, dtype)
+        for tables, sides in (
+            (new_tables(NUM_PAGES, NUM_PAGES, small.device, dtype), ("high", "high")),
+            (window, ("low", "high")),
+            (down, ("low", "low")),
+        ):
+            borrows = tables is window
+            if borrows:
+                taken.copy_(torch.arange(1, n + 1))
+            (borrow if borrows else alloc)(tables, ids=taken, pages=pages)
+            some = taken[torch.randperm(n, generator=small.random)[:holes].to(small.device)]
+            (give if borrows else free)(some, tables, freed=pages[:holes])
+            size = (tables.p2v.shape[0] - 1) * page_bytes
+            out: dict[str, Any] = {"sources": sources, "targets": targets}
+            out["buffer"] = torch.zeros(size, dtype=torch.uint8, device=small.device) if page_bytes else None
+            for side, retreat in zip(sides, (holes // 3, holes // 4), strict=True):
+                compact(tables, retreat=retreat, side=side, **out)
+            left, span = positions(tables)
+            if borrows:  # past its holes, and then all of it goes elsewhere
+                compact(tables, retreat=span, side="high", fresh=span - left, skip=2, **out)
+                for side in ("low", "high"):
+                    left, span = positions(tables)
+                    some_more = (span + left) // 2
+                    compact(tables, retreat=some_more, side=side, fresh=some_more - left, **out)
+            else:
+                compact(tables, retreat=left, side=sides[0], **out)
+            compact(tables, retreat=1, side=sides[0], **out)  # no hole is left
+            yield tables, borrows
 
 
 def main() -> None:
@@ -246,9 +361,9 @@ def main() -> None:
         small.device = torch.device("cuda", torch.cuda.current_device())
     tables_of_lanes(small)
     ids(small)
-    for tables in chain(pools(small), compactions(small)):
-        words = tables.state.tolist()
-        wrong = audit_tables(tables, words[WATERMARK] - words[HOLE_TOP], words[WATERMARK])
+    for tables, borrows in chain(pools(small), rows(small), compactions(small)):
+        holes, span = positions(tables)
+        wrong = audit_tables(tables, span - holes, span, int(tables.state[SEAT]), borrows=borrows)
         if wrong:
             raise SystemExit(f"after {small.launched} calls the tables are not sound: {wrong[:4]}")
     print(

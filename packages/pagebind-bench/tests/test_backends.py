@@ -32,7 +32,13 @@ def test_the_digest_is_free_of_backend_and_device(form):
                 )
                 loop = Loop(TRACE, settings, backend=candidate.name, device=place)
                 loop.run()
-                assert {name for name, _ in loop.record.called()} == set(loop.record.calls)
+                assert {name for name, _ in loop.record.called()} == {
+                    "extend",
+                    "read_table",
+                    "assign",
+                    "release",
+                    "free",
+                }
                 digests[candidate.name, place] = loop.digest.hexdigest()
     assert digests
     assert len(set(digests.values())) == 1, digests

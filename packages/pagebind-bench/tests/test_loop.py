@@ -22,7 +22,7 @@ def run(make_loop, requests, **settings):
     loop = make_loop(requests, **settings)
     loop.run()
     assert loop.served == len(requests)
-    assert loop.pool.free_pages == loop.settings.pages
+    assert loop.pool.free_pages() == loop.settings.pages
     return loop
 
 
@@ -43,9 +43,9 @@ def test_every_step_is_verified_and_pages_balance_to_zero(make_loop, form, page_
 def test_a_copy_that_was_computed_twice_comes_back_at_once(make_loop):
     loop = make_loop(SHARING[:2], pages=24, block_tokens=8, chunk=64)
     loop.scheduler.arrive(0)
-    loop._step()
+    loop.step()
     # Both prompts have 5 whole pages and a part; the second reads the first's 5.
-    assert loop.pool.free_pages == 24 - 5 - 2
+    assert loop.pool.free_pages() == 24 - 5 - 2
     first, second = loop.pool.requests.table[:2].tolist()
     assert first[:5] == second[:5]
     assert first[5] != second[5]
@@ -64,7 +64,7 @@ def test_the_digest_is_free_of_the_index_dtype(make_loop, monkeypatch):
     first = run(make_loop, SHARING, pages=20, block_tokens=8)
     monkeypatch.setenv("PAGEBIND_INDEX_DTYPE", "int64")
     second = run(make_loop, SHARING, pages=20, block_tokens=8)
-    assert (first.pool.tables.v2p.dtype, second.pool.tables.v2p.dtype) == (torch.int32, torch.int64)
+    assert (first.tables.v2p.dtype, second.tables.v2p.dtype) == (torch.int32, torch.int64)
     assert first.digest.hexdigest() == second.digest.hexdigest()
 
 
@@ -104,13 +104,13 @@ def two_rows_with_one_page(loop):
 
 def swapped_pages(loop):
     # The table agrees with v2p, and every page is there once; but a request's pages have changed places.
-    v2p, [a, b] = loop.pool.tables.v2p, loop.pool.requests.table[0, :2].tolist()
+    v2p, [a, b] = loop.tables.v2p, loop.pool.requests.table[0, :2].tolist()
     v2p[[a, b]] = v2p[[b, a]]
     loop.table[0, :2] = loop.table[0, [1, 0]]
 
 
 def lost_page(loop):
-    loop.pool._counts.give(1)
+    loop.pool.ledger.give([1])
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_prefix_that_was_recycled_while_cached_is_caught(make_loop):
     loop = make_loop([Request(0, 22, 1, (1, 2, 3)), Request(50, 22, 9, (1, 2, 3))], pages=24, block_tokens=8, chunk=64)
 
     def recycle(loop):
-        v2p, [a, b] = loop.pool.tables.v2p, loop.pool.requests.table[0, :2].tolist()
+        v2p, [a, b] = loop.tables.v2p, loop.pool.requests.table[0, :2].tolist()
         v2p[[a, b]] = v2p[[b, a]]
         loop.table[0, :2] = loop.table[0, [1, 0]]
 
@@ -154,14 +154,14 @@ def test_a_prefix_that_was_recycled_while_cached_is_caught(make_loop):
 def test_a_leak_is_caught_at_the_end(make_loop):
     loop = make_loop([Request(0, 14, 3)], pages=24)
     loop.pool.alloc(1)
-    loop.scheduler.free -= 1
+    loop.room.free -= 1
     with pytest.raises(Mismatch, match="the end: 1 pages and 0 rows are held; expected none"):
         loop.run()
 
 
 def test_a_fault_the_pool_counted_is_caught_at_the_end(make_loop):
     loop = make_loop([Request(0, 14, 3)], pages=24)
-    loop.pool.tables.state[8] += 1
+    loop.tables.state[8] += 1
     with pytest.raises(Mismatch, match=r"the end: .*clipped 1"):
         loop.run()
 

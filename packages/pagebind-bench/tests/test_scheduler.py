@@ -3,20 +3,22 @@
 import random
 
 import pytest
+from pagebind_bench.replay.kinds import Need
+from pagebind_bench.replay.room import Count
 from pagebind_bench.replay.scheduler import Scheduler
 from pagebind_bench.replay.traces import Request
 
 
 def make(requests, *, pages=16, page_size=4, max_batch=4, chunk=16, block_tokens=0):
     return Scheduler(
-        requests, pages=pages, page_size=page_size, max_batch=max_batch, chunk=chunk, block_tokens=block_tokens
+        requests, room=Count(pages), page_size=page_size, max_batch=max_batch, chunk=chunk, block_tokens=block_tokens
     )
 
 
 def serve(scheduler, most=10_000):
     """Run to the end with a step of 1 ms and return every step; the ledger is held against the rows throughout."""
     steps, now = [], 0.0
-    finished = []
+    finished, pages = [], scheduler.room.free
     while scheduler.coming or scheduler.busy:
         scheduler.arrive(now)
         now += 1
@@ -24,14 +26,13 @@ def serve(scheduler, most=10_000):
             continue
         step = scheduler.plan()
         assert step.lanes
-        own = sum(scheduler.held(job.length) - job.shared for job in scheduler.running)
-        assert scheduler.free + scheduler.cache.cached + own == scheduler.pages
-        assert scheduler.free >= 0
+        assert scheduler.room.free + scheduler.live().full == pages
+        assert scheduler.room.free >= 0
         finished += scheduler.finish(step).finished
         steps.append(step)
         assert len(steps) < most
     scheduler.drain()
-    assert scheduler.free == scheduler.pages
+    assert scheduler.room.free == pages
     assert scheduler.cache.cached == scheduler.cache.evictable == len(scheduler.cache) == 0
     return steps, finished
 
@@ -128,7 +129,7 @@ def test_two_that_computed_the_same_prefix_at_once_end_up_sharing_it():
     assert (adopted.before, adopted.swapped, adopted.end) == (0, 4, 4)
     assert kept.blocks == adopted.blocks
     assert [block.users for block in kept.blocks] == [2, 2]
-    assert scheduler.free == 12
+    assert scheduler.room.free == 12
     assert first.shared == second.shared == 4
 
 
@@ -138,7 +139,7 @@ def test_prefixes_are_evicted_oldest_first_and_never_one_in_use():
         scheduler.arrive(now)
         scheduler.finish(scheduler.plan())
     cache = scheduler.cache
-    assert (cache.cached, cache.evictable, scheduler.free) == (12, 8, 4)
+    assert (cache.cached, cache.evictable, scheduler.room.free) == (12, 8, 4)
     assert [block.hash_id for block in cache.evict(1)] == [10]
     assert [block.hash_id for block in cache.evict(100)] == [20]
     assert (cache.cached, cache.evictable) == (4, 0)
@@ -189,3 +190,103 @@ def test_random_traffic_balances_and_ends(seed):
     assert sorted(leaving.job.number for leaving in finished) == list(range(1, 61))
     for leaving in finished:
         assert leaving.length == leaving.job.request.tokens
+
+
+# ---- kinds of page -----------------------------------------------------------------------------------------------
+
+
+class Kinds:
+    """Room for a fixed number of pages of each kind, told of everything that is taken and comes back."""
+
+    def __init__(self, full, window, states):
+        self.free = Need(full, window, states)
+        self.taken = Need()
+
+    def begin(self):
+        self.taken = Need()
+
+    def short(self, need):
+        asked = self.taken + need
+        fits = all(getattr(asked, kind) <= getattr(self.free, kind) for kind in ("full", "window", "states"))
+        return 0 if fits else max(asked.full - self.free.full, 1)
+
+    def take(self, need):
+        self.taken += need
+
+    def release(self, leaving):
+        self.free += Need(leaving.pages, leaving.window, 1)
+
+    def evict(self, blocks):
+        assert not blocks
+
+    def give(self, pages):
+        pass
+
+
+def serve_kinds(scheduler, room, most=10_000):
+    steps, now = [], 0
+    whole = room.free
+    while scheduler.coming or scheduler.busy:
+        scheduler.arrive(now)
+        now += 1
+        if not scheduler.busy:
+            continue
+        step = scheduler.plan()
+        assert step.lanes
+        room.free += Need(-room.taken.full, -room.taken.window, -room.taken.states)
+        assert min(room.free.full, room.free.window, room.free.states) >= 0
+        outcome = scheduler.finish(step)
+        for passing in outcome.passing:
+            room.free += Need(window=passing.pages)
+        for leaving in outcome.finished:
+            room.release(leaving)
+        live = scheduler.live()
+        assert live + room.free == whole
+        steps.append((step, outcome))
+        assert len(steps) < most
+    assert room.free == whole
+    return steps
+
+
+def make_kinds(requests, room, *, window, page_size=4, max_batch=4, chunk=16):
+    sizes = {"page_size": page_size, "max_batch": max_batch, "chunk": chunk, "block_tokens": 0}
+    return Scheduler(requests, room=room, window=window, states=True, **sizes)
+
+
+def test_window_pages_come_back_as_the_window_passes_them():
+    room = Kinds(100, 100, 1)
+    steps = serve_kinds(make_kinds([Request(0, 16, 8)], room, window=6), room)
+    # After 16 tokens the next one attends to tokens 11 and up: pages 0 and 1 are passed; page 2 after 17 tokens and up.
+    told = [[(passing.begin, passing.pages) for passing in outcome.passing] for _, outcome in steps]
+    assert told == [[(11, 2)], [(12, 1)], [], [], [], [(16, 1)], [], []]
+
+
+def test_the_scarcest_kind_decides_who_is_admitted():
+    requests = [Request(0, 8, 4) for _ in range(4)]
+    for room, right in ((Kinds(100, 100, 2), 2), (Kinds(100, 7, 9), 2), (Kinds(7, 100, 9), 2), (Kinds(100, 100, 9), 4)):
+        scheduler = make_kinds(requests, room, window=6, chunk=64)
+        scheduler.arrive(0)
+        assert len(scheduler.plan().admitted) == right, room.free
+
+
+def test_a_state_is_taken_at_admission_and_comes_back_with_the_request():
+    room = Kinds(100, 100, 1)
+    steps = serve_kinds(make_kinds([Request(0, 8, 3), Request(0, 8, 3)], room, window=6), room)
+    assert [[job.number for job in step.admitted] for step, _ in steps if step.admitted] == [[1], [2]]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_traffic_of_all_kinds_balances_and_ends(seed):
+    draw = random.Random(seed)
+    requests = [Request(2 * n, draw.randint(1, 90), draw.randint(1, 60)) for n in range(40)]
+    page_size, window, chunk = draw.choice([1, 3, 4, 16]), draw.randint(1, 40), draw.choice([1, 7, 64])
+    room = Kinds(0, 0, draw.randint(1, 5))
+    sizes = {"page_size": page_size, "max_batch": draw.randint(1, 9), "chunk": chunk}
+    scheduler = make_kinds(requests, room, window=window, **sizes)
+    most = [scheduler.most(request) for request in requests]
+    tight = max(need.full for need in most), max(need.window for need in most)
+    room.free += Need(tight[0] + draw.randint(0, tight[0]), tight[1] + draw.randint(0, tight[1]))
+    steps = serve_kinds(scheduler, room, most=100_000)
+    finished = [leaving.job for _, outcome in steps for leaving in outcome.finished]
+    assert sorted(job.number for job in finished) == list(range(1, 41))
+    assert all(job.first == 0 and job.length == 0 for job in finished)

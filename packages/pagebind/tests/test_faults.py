@@ -89,7 +89,7 @@ def same(left, right):
     if isinstance(left, torch.Tensor):
         return torch.equal(left, right)
     if isinstance(left, tuple):
-        return all(map(torch.equal, left, right))
+        return all(map(same, left, right))
     return left == right
 
 

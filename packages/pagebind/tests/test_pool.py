@@ -1,18 +1,22 @@
-"""PagePool: rows, counts and tables together, against a plain model of which page holds what."""
+"""A pool of one kind of page: rows, counts and tables together, against a plain model of which page holds what."""
 
 import random
 
 import pytest
 import torch
 from pagebind.errors import ConfigError, FaultError, InvalidArgument, OutOfPages
-from pagebind.pool import PagePool
+from pagebind.pool import page_pool
 
 GEOMETRIES = [(1, "token"), (3, "page"), (4, "token"), (16, "page")]
 
 
 def make(page_size=4, form="page", num_pages=12, **kwargs):
     options = {"max_requests": 4, "max_context": 24, "max_bs": 4, "max_tokens": 64, "device": "cpu", "backend": "cpu"}
-    return PagePool(num_pages, page_size, form=form, **{**options, **kwargs})
+    return page_pool(num_pages, page_size, form=form, **{**options, **kwargs})
+
+
+def stats(pool):
+    return pool.stats().sub_pools["pages"]
 
 
 def ints(values):
@@ -53,7 +57,7 @@ def test_random_requests_keep_their_tokens_and_balance_to_zero(page_size, form):
             prefix = [len(where[i]) for i in some]
             pages = sum(map(pool.new_pages, prefix, new))
             before = pool.digest()
-            if pages > pool.free_pages:
+            if pages > pool.free_pages():
                 with pytest.raises(OutOfPages):
                     extend(pool, [rows[i] for i in some], prefix, new)
                 assert pool.digest() == before
@@ -75,7 +79,14 @@ def test_random_requests_keep_their_tokens_and_balance_to_zero(page_size, form):
             lanes = list(rows)
             out = torch.full((len(lanes), 24), -7, dtype=torch.int32)
             lens = ints([len(where[i]) for i in lanes])
-            read_table(pool.requests.table, ints(lanes), lens, pool.tables.v2p, out=out, state=pool.tables.state)
+            read_table(
+                pool.requests.table,
+                ints(lanes),
+                lens,
+                pool.tables["pages"].v2p,
+                out=out,
+                state=pool.tables["pages"].state,
+            )
             assert [out[b, : len(where[i])].tolist() for b, i in enumerate(lanes)] == [where[i] for i in lanes]
         held = [slot for slots in where.values() for slot in slots]
         assert len(set(held)) == len(held), "two tokens in one place"
@@ -83,7 +94,7 @@ def test_random_requests_keep_their_tokens_and_balance_to_zero(page_size, form):
         assert pool.audit() == []
     release(pool, list(rows.values()), [len(where[i]) for i in rows])
     pool.check()
-    assert (pool.stats().live, pool.stats().rows, pool.free_pages) == (0, 0, pool.num_pages)
+    assert (stats(pool).live, pool.stats().rows, pool.free_pages()) == (0, 0, stats(pool).capacity)
     assert (pool.requests.table == -1).all()
 
 
@@ -132,7 +143,7 @@ def test_a_shared_prefix_is_assigned_and_outlives_the_rows_that_share_it():
     extend(pool, [first], [0], [11])
     shared = pool.requests.table[first.index, :2].clone()  # two whole pages
     release(pool, [first], [11], starts=[8])
-    assert pool.stats().live == 2
+    assert stats(pool).live == 2
     second = pool.open_row()
     pool.assign(ints([second.index]), shared, ints([0, 2]))
     extend(pool, [second], [8], [3])
@@ -141,7 +152,7 @@ def test_a_shared_prefix_is_assigned_and_outlives_the_rows_that_share_it():
     pool.free(shared)
     pool.check()
     assert pool.audit() == []
-    assert pool.free_pages == 6
+    assert pool.free_pages() == 6
 
 
 def test_faults_are_counted_told_by_check_and_mended_by_reconcile():
@@ -152,7 +163,7 @@ def test_faults_are_counted_told_by_check_and_mended_by_reconcile():
     assert any("pages bound in v2p is 2, it should be 1" in term for term in pool.audit())
     with pytest.raises(FaultError, match="double_free 1"):
         pool.check()
-    assert pool.reconcile().live == 2
+    assert pool.reconcile().sub_pools["pages"].live == 2
     assert pool.audit() == []
 
 
@@ -170,12 +181,12 @@ def test_full_checks_refuse_before_anything_is_written():
 def test_audit_names_each_term_that_disagrees():
     pool = make()
     pool.alloc(4)
-    tables = pool.tables
+    tables = pool.tables["pages"]
     tables.v2p[1] = 2
     tables.hole_stack[0] = 9
     tables.state[1] = 1
     told = "\n".join(pool.audit())
-    for term in ("v2p[1] is 2", "p2v[1] is 1", "the hole top is 1, it should be 0", "the hole stack is [9]"):
+    for term in ("pages: v2p[1] is 2", "p2v[1] is 1", "the hole top is 1, it should be 0", "the hole stack is [9]"):
         assert term in told
 
 
@@ -206,7 +217,7 @@ class Told:
 
 def marks(pool):
     """Return the first byte of every page's bytes, by physical page."""
-    return pool.buffer.view(-1, pool.page_bytes)[:, 0]
+    return pool.view("pages", torch.uint8, ())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -217,22 +228,22 @@ def test_compaction_closes_holes_and_bytes_follow_their_pages(seed):
     for _ in range(120):
         kind = rng.choice(["alloc", "free", "compact"])
         if kind == "alloc":
-            for v in pool.alloc(rng.randint(0, pool.free_pages)).tolist():
+            for v in pool.alloc(rng.randint(0, pool.free_pages())).tolist():
                 held[v] = rng.randint(1, 250)
-                marks(pool)[pool.tables.v2p[v].item()] = held[v]
+                marks(pool)[pool.tables["pages"].v2p[v].item()] = held[v]
         elif kind == "free":
             gone = rng.sample(sorted(held), rng.randint(0, len(held)))
             pool.free(ints(gone))
             for v in gone:
                 del held[v]
         else:
-            holes, live = pool.stats().holes, pool.stats().live
+            holes, live = stats(pool).holes, stats(pool).live
             most = rng.choice([None, rng.randint(0, 40)])
             done = pool.compact(most)
             assert done == min(holes, holes if most is None else most)
-            assert (pool.stats().holes, pool.stats().live) == (holes - done, live)
+            assert (stats(pool).holes, stats(pool).live) == (holes - done, live)
         assert pool.audit() == []
-        assert {v: int(marks(pool)[pool.tables.v2p[v]]) for v in held} == held
+        assert {v: int(marks(pool)[pool.tables["pages"].v2p[v]]) for v in held} == held
     pool.check()
 
 
@@ -276,7 +287,7 @@ def test_no_compaction_while_a_lease_is_open():
     pool.free(pool.alloc(6)[:3])
     before = pool.digest()
     lease = pool.reserve(2)
-    with pytest.raises(InvalidArgument, match="settle it, then compact"):
+    with pytest.raises(InvalidArgument, match="settle it first"):
         pool.compact()
     assert pool.digest() == before
     lease.settle(0)
@@ -286,10 +297,10 @@ def test_no_compaction_while_a_lease_is_open():
 
 def test_poll_tells_the_counters_without_raising():
     pool = make()
-    assert set(pool.poll().values()) == {0}
+    assert set(pool.poll()["pages"].values()) == {0}
     pool.alloc(1)
     pool.free(ints([3]))
-    assert pool.poll()["double_free"] == 1
+    assert pool.poll()["pages"]["double_free"] == 1
 
 
 def test_counts_that_cannot_be_are_refused_before_anything_changes():
@@ -327,7 +338,7 @@ def test_a_settled_lease_does_not_settle_the_next_one():
     second = pool.reserve(5)
     with pytest.raises(InvalidArgument, match="settled before"):
         first.settle(2)
-    assert pool.stats().leased == 5
+    assert stats(pool).leased == 5
     second.settle(0)
 
 

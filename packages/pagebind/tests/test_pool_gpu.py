@@ -1,10 +1,10 @@
-"""PagePool on a GPU: nothing waits, captures run under leases, and readers on other streams are not overtaken."""
+"""A pool of one kind of page on a GPU: nothing waits, captures run under leases, readers are not overtaken."""
 
 import pytest
 import torch
 from pagebind import available_backends
 from pagebind.errors import CaptureError
-from pagebind.pool import PagePool
+from pagebind.pool import page_pool
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; torch sees none")
 
@@ -14,7 +14,7 @@ STALL = 200_000_000  # cycles, about 0.1 s
 
 @pytest.fixture(params=USABLE)
 def pool(request):
-    made = PagePool(
+    made = page_pool(
         60,
         4,
         max_requests=4,
@@ -34,7 +34,7 @@ def ints(values):
 
 
 def marks(pool):
-    return pool.buffer.view(-1, pool.page_bytes)
+    return pool.view("pages", torch.uint8, (4096,))
 
 
 def test_no_call_waits_for_the_device(pool):
@@ -51,7 +51,7 @@ def test_no_call_waits_for_the_device(pool):
         pool.free(ids[2:5])
         assert pool.compact(3) == 3
         pool.release([row], rows, keep, pages=1)
-        assert set(pool.poll().values()) == {0}
+        assert set(pool.poll()["pages"].values()) == {0}
         assert not torch.cuda.current_stream().query(), "the stream was still stalled when the last call returned"
     finally:
         torch.cuda.set_sync_debug_mode("default")
@@ -61,8 +61,16 @@ def test_no_call_waits_for_the_device(pool):
 
 def test_captured_calls_replay_under_a_lease_like_eager_ones(pool):
     ids = pool.alloc(5)
-    eager = PagePool(
-        60, 4, max_requests=4, max_context=64, max_bs=4, max_tokens=64, backend=pool.backend, device="cuda"
+    eager = page_pool(
+        60,
+        4,
+        max_requests=4,
+        max_context=64,
+        max_bs=4,
+        max_tokens=64,
+        page_bytes=4096,
+        backend=pool.backend,
+        device="cuda",
     )
     eager.free(eager.alloc(5)[:2])
     pool.free(ids[:2])
@@ -94,7 +102,7 @@ def test_a_lease_too_small_starves_lanes_and_touches_only_the_sink(pool):
     assert pool.audit() == []
     assert pool.poll() is not None
     torch.cuda.synchronize()
-    assert pool.poll()["starved"] == 1
+    assert pool.poll()["pages"]["starved"] == 1
 
 
 def test_what_decides_on_the_host_is_refused_inside_a_capture_which_stays_usable(pool):
@@ -129,8 +137,8 @@ def test_a_stalled_reader_sees_the_bytes_from_before_the_move(pool):
     pool.reading(read)
     pool.free(ids[:10])
     assert pool.compact() == 10
-    moved = marks(pool)[pool.tables.v2p[ids[10:].long()].long(), 0].tolist()
-    assert copy.view(-1, pool.page_bytes)[1:21, 0].tolist() == list(range(1, 21)), "the reader was overtaken"
+    moved = marks(pool)[pool.tables["pages"].v2p[ids[10:].long()].long(), 0].tolist()
+    assert copy.view(-1, 4096)[1:21, 0].tolist() == list(range(1, 21)), "the reader was overtaken"
     assert moved == list(range(11, 21)), "bytes follow their pages"
     assert pool.audit() == []
 
@@ -145,6 +153,6 @@ def test_a_transfer_under_the_gate_comes_after_moves_on_another_stream(pool):
     side = torch.cuda.Stream()
     with torch.cuda.stream(side), pool.hold_moves():
         assert pool.compact() == 0
-        where = pool.tables.v2p[ids[10:].long()].long()
+        where = pool.tables["pages"].v2p[ids[10:].long()].long()
         seen = marks(pool)[where, 0].tolist()
     assert seen == list(range(11, 21))

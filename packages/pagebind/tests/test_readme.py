@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
-CPU, GRAPH = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+CPU, GRAPH, UNIFIED = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def run(code):
@@ -29,3 +29,9 @@ def test_the_graph_example_leaves_the_table_it_says():
     eager = GRAPH.replace('device="cuda"', 'device="cpu"').replace("torch.cuda.CUDAGraph()", "None")
     eager = eager.replace("with torch.cuda.graph(graph):", "def build():").replace("graph.replay()", "build()")
     assert run(eager)["out"][0, :9].tolist() == [1, 2, 3, 4, 5, 6, 7, 0, 0]
+
+
+def test_the_unified_example_prints_what_it_says(capsys):
+    run(UNIFIED)
+    said = [line.split("  # ")[1] for line in UNIFIED.splitlines() if line.startswith("print(")]
+    assert capsys.readouterr().out.splitlines() == said

@@ -134,5 +134,7 @@ def test_every_feature_that_a_spec_asks_for_is_listed():
         asked |= ops.TRUNCATE.features(ops.TruncateSpec(max_pages=1, form=form, **small))
         asked |= ops.RELEASE.features(ops.ReleaseSpec(max_pages=1, form=form, shared=True, **small))
     asked |= ops.TRANSLATE.features(ops.TranslateSpec(max_items=1, page_size=1, num_physical=2, ranks=2))
+    asked |= ops.ALLOC.features(ops.AllocSpec(max_items=1, borrowed=True))
+    asked |= ops.EXTEND.features(ops.ExtendSpec(max_tokens=1, num_virtual=2, num_physical=2, emits=True, **small))
     asked |= ops.COMPACT.features(ops.CompactSpec(max_pages=1, page_bytes=16))
     assert asked == ops.FEATURES

@@ -28,11 +28,14 @@ backend = Backend(
         "truncate": composed.truncate,
         "assign": composed.assign,
         "release": composed.release,
+        "evict": composed.evict,
         "compact": composed.compact,
     },
     features=frozenset(
         {
+            "borrowed",
             "context_parallel",
+            "emits",
             "fill=prefix",
             "fill=sink",
             "form=page",

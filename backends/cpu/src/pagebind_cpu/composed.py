@@ -1,4 +1,4 @@
-"""alloc, free, extend, truncate, assign, release, compact: what core composes, over this backend's bind and unbind.
+"""The extended operations but read_stream: what core composes, over this backend's bind and unbind.
 
 Torch on the CPU is what a composed form is written in already, so a native one would be the same lines again.
 """
@@ -13,6 +13,7 @@ from pagebind.operation import Launch, LaunchOptions, Planner
 from pagebind.ops import alloc as core_alloc
 from pagebind.ops import assign as core_assign
 from pagebind.ops import compact as core_compact
+from pagebind.ops import evict as core_evict
 from pagebind.ops import extend as core_extend
 from pagebind.ops import free as core_free
 from pagebind.ops import release as core_release
@@ -39,4 +40,5 @@ extend = _over_core(core_extend.compose)
 truncate = _over_core(core_truncate.compose)
 assign = _over_core(core_assign.compose)
 release = _over_core(core_release.compose)
+evict = _over_core(core_evict.compose)
 compact = _over_core(core_compact.compose)

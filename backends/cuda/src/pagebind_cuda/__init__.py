@@ -11,6 +11,7 @@ from pagebind_cuda.alloc import plan_alloc
 from pagebind_cuda.assign import plan_assign
 from pagebind_cuda.bind import plan_bind
 from pagebind_cuda.compact import plan_compact
+from pagebind_cuda.evict import plan_evict
 from pagebind_cuda.extend import plan_extend
 from pagebind_cuda.free import plan_free
 from pagebind_cuda.launch import compile_count
@@ -44,6 +45,7 @@ backend = Backend(
         "truncate": plan_truncate,
         "assign": plan_assign,
         "release": plan_release,
+        "evict": plan_evict,
         "compact": plan_compact,
     },
     features=frozenset(
@@ -59,6 +61,8 @@ backend = Backend(
             "context_parallel",
             "shared",
             "page_bytes",
+            "borrowed",
+            "emits",
         }
     ),
     probe=probe,

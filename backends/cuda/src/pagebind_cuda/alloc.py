@@ -7,13 +7,15 @@ from pagebind.operation import LaunchOptions
 from pagebind.ops.alloc import AllocSpec
 from pagebind.words import PageTables
 
-from pagebind_cuda.launch import KernelLaunch, limits, plan_kernel
+from pagebind_cuda.launch import KernelLaunch, chain_of, limits, plan_kernel
 
 
 def plan_alloc(spec: AllocSpec, device: torch.device, options: LaunchOptions) -> KernelLaunch:
     """Plan an allocation: one block as long as it holds all pages, else several of which the last moves the tops."""
-    kernel = plan_kernel("alloc", device, index_dtype=spec.index_dtype, out_dtype=spec.id_dtype)
-    most = limits(device, options, threads=1024, programs=1024)
+    kernel = plan_kernel("alloc", device, index_dtype=spec.index_dtype, out_dtype=spec.id_dtype, borrowed=spec.borrowed)
+    # Few large blocks for borrowed ids, because each counts the lanes before it.
+    most = limits(device, options, threads=1024, programs=128 if spec.borrowed else 1024)
+    spread = most.spread if spec.borrowed else most.together
     counting = options.count
 
     def run(
@@ -24,7 +26,7 @@ def plan_alloc(spec: AllocSpec, device: torch.device, options: LaunchOptions) ->
     ) -> None:
         n = ids.shape[0]
         state = tables.state.data_ptr()
-        blocks, threads = most.together(n)
+        blocks, threads = spread(n)
         kernel(
             blocks,
             threads,
@@ -35,6 +37,7 @@ def plan_alloc(spec: AllocSpec, device: torch.device, options: LaunchOptions) ->
             tables.virtual_stack.data_ptr(),
             tables.hole_stack.data_ptr(),
             state,
+            *chain_of(tables),
             ids.data_ptr(),
             pages.data_ptr(),
             n,

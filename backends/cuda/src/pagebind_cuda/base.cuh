@@ -22,15 +22,18 @@ typedef i64 out_t;
 typedef i32 out_t;
 #endif
 
-// pagebind.words and pagebind.operation; the launch layer passes every value.
+// pagebind.words, pagebind.operation and pagebind.ops.span; the launch layer passes every value.
 constexpr i64 SINK = PAGEBIND_SINK;
 constexpr i64 TOMBSTONE = PAGEBIND_TOMBSTONE;
 constexpr i64 HOLE = PAGEBIND_HOLE;
 constexpr i64 MAX_LENGTH = PAGEBIND_MAX_LENGTH;
+constexpr i64 STATE_WORDS = PAGEBIND_STATE_WORDS;
 constexpr i64 VIRTUAL_TOP = PAGEBIND_VIRTUAL_TOP;
 constexpr i64 HOLE_TOP = PAGEBIND_HOLE_TOP;
 constexpr i64 WATERMARK = PAGEBIND_WATERMARK;
 constexpr i64 EPOCH = PAGEBIND_EPOCH;
+constexpr i64 SEAT = PAGEBIND_SEAT;
+constexpr i64 REACH = PAGEBIND_REACH;
 constexpr i64 CLIPPED = PAGEBIND_CLIPPED;
 constexpr i64 BAD_ROW = PAGEBIND_BAD_ROW;
 constexpr i64 BAD_ID = PAGEBIND_BAD_ID;
@@ -40,16 +43,26 @@ constexpr i64 BAD_BIND = PAGEBIND_BAD_BIND;
 constexpr i64 STARVED = PAGEBIND_STARVED;
 constexpr i64 COUNT_MISMATCH = PAGEBIND_COUNT_MISMATCH;
 constexpr i64 TICKET = PAGEBIND_TICKET;
-constexpr i64 SERVED = PAGEBIND_SCRATCH;  // lanes served so far, for the last block
+constexpr i64 COUNTED = PAGEBIND_SCRATCH;  // lanes that other blocks counted, for the last one
+constexpr i64 GROWTH = PAGEBIND_GROWTH;
+constexpr i64 BASE = PAGEBIND_BASE;
+constexpr i64 PAGE_BYTES = PAGEBIND_PAGE_BYTES;
+constexpr i64 UP = PAGEBIND_UP;
+constexpr i64 DOWN = PAGEBIND_DOWN;
+constexpr i64 FLOAT = PAGEBIND_FLOAT;
+constexpr i64 MOST_PAGES = PAGEBIND_MOST_PAGES;
+constexpr i64 MOST_PAGE_BYTES = PAGEBIND_MOST_PAGE_BYTES;
+constexpr i64 MOST_BASE = PAGEBIND_MOST_BASE;
 
 // What a plan fixes. On the GPU these are constants of the variant, so that divisions by a page size become shifts. The
 // host build is one for all plans: there they are set before each launch, in the order of PLANNED in launch.py.
 namespace plan {
 #ifdef PAGEBIND_HOST
-static i64 page_size, form_token, granularity_token, fill_sink, ranks, row_wide, length_wide, indptr_wide, id_wide;
+static i64 page_size, form_token, granularity_token, fill_sink, ranks, row_wide, length_wide, indptr_wide, id_wide,
+    borrowed, emits, part;
 static void set(const i64* values) {
-    i64* const names[] = {&page_size, &form_token, &granularity_token, &fill_sink,  &ranks,
-                          &row_wide,  &length_wide, &indptr_wide,      &id_wide};
+    i64* const names[] = {&page_size,   &form_token,  &granularity_token, &fill_sink, &ranks, &row_wide,
+                          &length_wide, &indptr_wide, &id_wide,           &borrowed,  &emits, &part};
     for (i64* name : names) *name = *values++;
 }
 #else
@@ -62,6 +75,9 @@ constexpr i64 row_wide = PAGEBIND_ROW_WIDE;  // int64, not int32: req_rows
 constexpr i64 length_wide = PAGEBIND_LENGTH_WIDE;  // seq_lens, starts and the like
 constexpr i64 indptr_wide = PAGEBIND_INDPTR_WIDE;
 constexpr i64 id_wide = PAGEBIND_ID_WIDE;
+constexpr i64 borrowed = PAGEBIND_BORROWED;  // the virtual ids are another sub-pool's
+constexpr i64 emits = PAGEBIND_EMITS;        // extend writes what it took, too
+constexpr i64 part = PAGEBIND_PART;          // what evict gives back of a row: HEAD, TAIL or ROW of evict.cu
 #endif
 }  // namespace plan
 
@@ -88,6 +104,13 @@ __device__ inline i64 ceil_div(i64 a, i64 b) { return a / b + (a % b != 0); }  /
 // Element i of a vector of int32 or int64.
 __device__ inline i64 load(const void* vector, i64 wide, i64 i) {
     return wide ? static_cast<const i64*>(vector)[i] : static_cast<const i32*>(vector)[i];
+}
+
+__device__ inline void store(void* vector, i64 wide, i64 i, i64 value) {
+    if (wide)
+        static_cast<i64*>(vector)[i] = value;
+    else
+        static_cast<i32*>(vector)[i] = i32(value);
 }
 
 // A length or a start, such that no sum of a few of them overflows.

@@ -6,8 +6,11 @@
 //     move   one thread a move rebinds; one warp a part of a page copies its bytes
 //
 // `pick` leaves its moves in `sources` and `targets`, ended by a TOMBSTONE where they are fewer than `retreat`: nothing
-// else passes between the phases. Sources lie in the band and targets below it, so that no copy reads what another
-// writes.
+// else passes between the phases. Sources lie in the band and targets outside of it, so that no copy reads what another
+// writes:
+//
+//     side high    fresh 1  0 | skip | what stays of the span | band
+//     side low                         band | what stays of the span | skip | 0  1 fresh
 #include "base.cuh"
 #include "block.cuh"
 #include "pool.cuh"
@@ -17,10 +20,18 @@ constexpr int CELLS = 8;  // of a thread in a chunk of `pick`: loads that are un
 constexpr int LOADS = 4;  // of a lane in a part of `move`: the same
 constexpr i64 PART = LOADS * WARP;  // uint4 of a part
 
+constexpr i64 REFUSED = -1;
+
 struct Moves {
     i64 retreat;
     out_t* sources;  // [retreat]
     out_t* targets;  // [retreat]
+};
+
+// Which end retreats, and the pages that are taken at the other one.
+struct Retreat {
+    bool low;
+    i64 fresh, skip;
 };
 
 // The page of row `first + i` of p2v where it is live, else TOMBSTONE.
@@ -33,13 +44,13 @@ struct LiveFrom {
     }
 };
 
-// The page in cell i of the hole stack where it is a hole in [1, last], else TOMBSTONE.
-struct HoleUpTo {
+// The page in cell i of the hole stack where it is a hole in [first, last], first > SINK, else TOMBSTONE.
+struct HoleWithin {
     const Tables& at;
-    i64 last;
+    i64 first, last;
     __device__ i64 operator()(i64 i) const {
         const i64 p = at.hole_stack[i];
-        const bool inside = p > SINK && p <= last;
+        const bool inside = p >= first && p <= last;
         // Read in any case: without a branch, the reads of several cells are under way together.
         return at.p2v[inside ? p : SINK] == TOMBSTONE && inside ? p : TOMBSTONE;
     }
@@ -96,27 +107,37 @@ __device__ inline i64 scan_pages(i64 n, const PageOf& page_of, const Take& take)
     return found;
 }
 
-// Writes the moves and what is left of the stack and the span, and returns the number of moves; below 0, with nothing
-// of the tables written, where the holes are too few.
-__device__ inline i64 pick(const Tables& at, const Moves& moves) {
-    const i64 hole_top = at.state[HOLE_TOP], watermark = at.state[WATERMARK];
-    if (hole_top < moves.retreat || hole_top > at.num_physical) return -1;
-    if (watermark < moves.retreat || watermark >= at.num_physical) return -1;
-    const i64 last = watermark - moves.retreat;
-    const HoleUpTo hole{at, last};
-    const i64 live = scan_pages(moves.retreat, LiveFrom{at, last + 1},
-                                [&](i64 k, i64 p) { moves.sources[k] = out_t(p); });
-    const i64 holes = count_pages(hole_top, hole), kept = holes - live;
-    if (kept < 0) return -1;
+// Writes the moves and what is left of the stack and the span, and returns the number of moves; REFUSED, with nothing
+// of the tables written, where the host's counts are not those of the device.
+__device__ inline i64 pick(const Tables& at, const Chain& chain, const Moves& moves, const Retreat& how) {
+    const i64 hole_top = at.state[HOLE_TOP], watermark = at.state[WATERMARK], seat = at.state[SEAT];
+    if (seat < 0 || seat >= at.num_physical) return REFUSED;
+    if (watermark < moves.retreat || watermark >= at.num_physical - seat) return REFUSED;
+    if (hole_top < most(moves.retreat - how.fresh, 0) || hole_top > watermark) return REFUSED;
+    if (how.fresh + how.skip > 0) {
+        const Span span = read_span(at, chain);
+        if (how.skip > 0 && moves.retreat != watermark) return REFUSED;
+        if (how.fresh + how.skip > (how.low ? span.above : span.below)) return REFUSED;
+    }
+    const i64 stays = watermark - moves.retreat;
+    const i64 band = seat + 1 + (how.low ? 0 : stays), first = seat + 1 + (how.low ? moves.retreat : 0);
+    const HoleWithin hole{at, first, first + stays - 1};
+    const i64 live = scan_pages(moves.retreat, LiveFrom{at, band}, [&](i64 k, i64 p) { moves.sources[k] = out_t(p); });
+    const i64 holes = count_pages(hole_top, hole), missing = live - holes;
+    if (missing > how.fresh || (how.fresh > 0 && missing != how.fresh)) return REFUSED;
+    const i64 kept = most(-missing, 0);
     scan_pages(hole_top, hole, [&](i64 rank, i64 p) {
         if (rank < kept)
             at.hole_stack[rank] = index_t(p);
         else
             moves.targets[holes - 1 - rank] = out_t(p);
     });
+    for (i64 j = threadIdx.x; j < missing; j += blockDim.x)
+        moves.targets[holes + j] = out_t(how.low ? seat + watermark + how.skip + 1 + j : seat - how.skip - j);
     if (threadIdx.x == 0) {
         at.state[HOLE_TOP] = kept;
-        at.state[WATERMARK] = last;
+        at.state[WATERMARK] = stays + how.fresh;
+        at.state[SEAT] = how.low ? seat + moves.retreat + how.skip : seat - how.fresh - how.skip;
         at.state[EPOCH] = wrapping_sum(at.state[EPOCH], 1);
     }
     return live;
@@ -162,7 +183,11 @@ KERNEL(compact)(
     i64 num_physical,
     index_t* hole_stack,  // [num_physical], index_t
     i64* state,           // [STATE_WORDS], int64
+    const i64* chain,     // [sub_pools, STATE_WORDS], int64, or null
+    i64 sub_pools, i64 place,
     i64 retreat,
+    i64 low,  // 1 where the low end retreats, else 0
+    i64 fresh, i64 skip,
     out_t* sources,   // [>= retreat], out_t; physical pages
     out_t* targets,   // [>= retreat], out_t; physical pages
     uint4* buffer,    // [>= num_physical * page_words], 16 bytes each; null where pages have no bytes
@@ -176,12 +201,12 @@ KERNEL(compact)(
         if (buffer != nullptr) copy_pages(moves, num_physical, buffer, page_words);
         return;
     }
-    const i64 live = pick(at, moves);
+    const i64 live = pick(at, {chain, sub_pools, place}, moves, {low != 0, fresh, skip});
     for (i64 k = most(live, 0) + threadIdx.x; k < retreat; k += blockDim.x) {
         sources[k] = out_t(TOMBSTONE);
         targets[k] = out_t(TOMBSTONE);
     }
-    count(counters, COUNT_MISMATCH, live < 0 && threadIdx.x == 0);
+    count(counters, COUNT_MISMATCH, live == REFUSED && threadIdx.x == 0);
 }
 
 HOST_ENTRY(compact)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 from pagebind.operation import LaunchOptions
-from pagebind.ops.compact import CompactSpec
+from pagebind.ops.compact import CompactSpec, Side
 from pagebind.words import PageTables
 
-from pagebind_cuda.launch import WARP, KernelLaunch, limits, plan_kernel, pointer
+from pagebind_cuda.launch import WARP, KernelLaunch, chain_of, limits, plan_kernel, pointer
 
 # Phases of the kernel, and what one lane copies there: as in compact.cu.
 PICK, MOVE = 1, 2
@@ -33,6 +33,9 @@ def plan_compact(spec: CompactSpec, device: torch.device, options: LaunchOptions
         sources: torch.Tensor,  # [>= retreat], id_dtype
         targets: torch.Tensor,  # [>= retreat], id_dtype
         buffer: torch.Tensor | None = None,  # [>= num_physical * page_bytes], uint8
+        side: Side = "high",
+        fresh: int = 0,
+        skip: int = 0,
     ) -> None:
         num_physical = tables.p2v.shape[0] - 1
         state = tables.state.data_ptr()
@@ -43,7 +46,11 @@ def plan_compact(spec: CompactSpec, device: torch.device, options: LaunchOptions
             num_physical,
             tables.hole_stack.data_ptr(),
             state,
+            *chain_of(tables),
             retreat,
+            side == "low",
+            fresh,
+            skip,
             sources.data_ptr(),
             targets.data_ptr(),
             pointer(buffer),

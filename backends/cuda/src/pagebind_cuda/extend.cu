@@ -16,8 +16,9 @@ constexpr i64 LANES = 1, PAGES = 2, TOKENS = 4;
 
 // What `lanes` leaves for the other phases, in the plan's scratch.
 struct Totals {
+    i64* asked;        // [1]: new pages that lanes ask for
     i64* found;        // [1]: new pages there are
-    i64* before;       // [3]: positions before the call
+    Span* before;      // [1]: positions before the call
     i64* token_begin;  // [bs + 1]: cells of slots of the lanes before
     i64* page_begin;   // [bs]: new pages of the lanes before
     i64* live;         // [bs]: new tokens that the row has room for
@@ -33,6 +34,14 @@ struct Batch {
     i64 bs, capacity, multiplier, asked_pages;
 };
 
+// What a plan that emits writes besides; all int32 or int64 by plan::id_wide.
+struct Told {
+    void* token_ids;  // [capacity]
+    void* new_ids;    // [pages]
+    void* new_pages;  // [pages]
+    i64 pages;
+};
+
 // Tokens that the row of lane b holds, clipped to the row.
 __device__ inline i64 prefix_of(const Batch& batch, i64 b) {
     return clamp(load_length(batch.prefix_lens, b), 0, row_tokens(batch.columns));
@@ -42,7 +51,8 @@ __device__ inline i64 slot_begin(const Batch& batch, i64 b) {
     return clamp(load(batch.indptr, plan::indptr_wide, b), 0, batch.capacity);
 }
 
-__device__ inline void scan_lanes(const Batch& batch, const Tables& at, const Totals& totals, i64* counters) {
+__device__ inline void scan_lanes(const Batch& batch, const Tables& at, const Chain& chain, const Totals& totals,
+                                  i64* counters) {
     const i64 ps = plan::page_size, tokens = row_tokens(batch.columns);
     i64 clipped = 0, bad_rows = 0, bad_ids = 0, all_cells = 0, all_pages = 0;
     for (i64 base = 0; base < batch.bs; base += blockDim.x) {
@@ -90,15 +100,14 @@ __device__ inline void scan_lanes(const Batch& batch, const Tables& at, const To
         all_pages += chunk_pages;
     }
     i64 starved = 0, mismatches = 0;
+    const Span from = read_span(at, chain);
     if (threadIdx.x == 0) {
-        const Positions from = read_positions(at);
-        const i64 found = pages_found(from, at, all_pages);
+        const i64 found = pages_found(from, all_pages, false);
         totals.token_begin[batch.bs] = all_cells;
+        totals.asked[0] = all_pages;
         totals.found[0] = found;
-        totals.before[0] = from.virtual_top;
-        totals.before[1] = from.hole_top;
-        totals.before[2] = from.watermark;
-        move_positions(from, at, found);
+        totals.before[0] = from;
+        move_positions(from, at, found, false);
         starved = all_pages - found;
         mismatches = batch.asked_pages >= 0 && batch.asked_pages != all_pages;
     }
@@ -109,23 +118,36 @@ __device__ inline void scan_lanes(const Batch& batch, const Tables& at, const To
     count(counters, COUNT_MISMATCH, mismatches);
 }
 
-__device__ inline void bind_pages(const Tables& at, const Totals& totals, i64* counters) {
-    const Positions from{totals.before[0], totals.before[1], totals.before[2]};
+__device__ inline void bind_pages(const Tables& at, const Totals& totals, const Told& told, i64* counters) {
+    const Span from = totals.before[0];
+    const i64 found = totals.found[0];
     i64 bads = 0;
-    for (i64 g = first_thread(); g < totals.found[0]; g += all_threads()) {
+    for (i64 g = first_thread(); g < found; g += all_threads()) {
         const i64 v = at.virtual_stack[from.virtual_top - 1 - g], p = page_taken(from, at, g);
         const bool bound = bind_page(at.v2p, at.num_virtual, at.p2v, at.num_physical, v, p);
         totals.taken[g] = index_t(bound ? p : SINK);
         bads += !bound;
+        if (plan::emits && g < told.pages) {
+            store(told.new_ids, plan::id_wide, g, bound ? v : SINK);
+            store(told.new_pages, plan::id_wide, g, bound ? p : SINK);
+        }
     }
     count(counters, BAD_BIND, bads);
+    if (plan::emits) {
+        for (i64 g = found + first_thread(); g < told.pages; g += all_threads()) {
+            const i64 nothing = g < totals.asked[0] ? SINK : HOLE;
+            store(told.new_ids, plan::id_wide, g, nothing);
+            store(told.new_pages, plan::id_wide, g, nothing);
+        }
+    }
 }
 
-__device__ inline void write_tokens(const Batch& batch, const Tables& at, const Totals& totals, out_t* slots) {
-    const i64 ps = plan::page_size, found = totals.found[0], top = totals.before[0];
+__device__ inline void write_tokens(const Batch& batch, const Tables& at, const Totals& totals, out_t* slots,
+                                    const Told& told) {
+    const i64 ps = plan::page_size, found = totals.found[0], top = totals.before[0].virtual_top;
     for (i64 item = first_thread(); item < totals.token_begin[batch.bs]; item += all_threads()) {
         const i64 b = lane_of(totals.token_begin, batch.bs, item), j = item - totals.token_begin[b];
-        i64 slot = 0;
+        i64 slot = 0, id = HOLE;
         if (j < totals.live[b]) {
             const i64 prefix = prefix_of(batch, b), token = prefix + j, offset = token % ps;
             const i64 new_page = token / ps - ceil_div(prefix, ps);  // below 0: the row's last page
@@ -140,13 +162,16 @@ __device__ inline void write_tokens(const Batch& batch, const Tables& at, const 
                 entry = page_entry(p, batch.multiplier);
             }
             if (entry >= 0) slot = token_entry(entry, offset);
+            if (v != HOLE) id = v * ps + offset;
             i32* const row = batch.request_table + load(batch.req_rows, plan::row_wide, b) * batch.row_stride;
             if (plan::form_token)
-                row[token] = i32(v == HOLE ? HOLE : v * ps + offset);
+                row[token] = i32(id);
             else if (new_page >= 0 && offset == 0)
                 row[token / ps] = i32(v);
         }
-        slots[slot_begin(batch, b) + j] = out_t(slot);
+        const i64 cell = slot_begin(batch, b) + j;
+        slots[cell] = out_t(slot);
+        if (plan::emits) store(told.token_ids, plan::id_wide, cell, id);
     }
 }
 
@@ -164,25 +189,39 @@ KERNEL(extend)(
     index_t* virtual_stack,  // [num_virtual], index_t
     index_t* hole_stack,     // [num_physical], index_t
     i64* state,              // [STATE_WORDS], int64
-    out_t* slots,            // [capacity], out_t; token entries
+    const i64* chain,        // [sub_pools, STATE_WORDS], int64, or null
+    i64 sub_pools, i64 place,
+    out_t* slots,  // [capacity], out_t; token entries
     i64 capacity, i64 multiplier,
     i64 asked_pages,  // the host's count of new pages, below 0 where it has none
-    i64* scratch,     // [5 * (bs + 1) + 4], int64
-    index_t* taken,   // [as many pages as a call can take], index_t
-    i64* counters,    // `state`, or null
+    void* token_ids,  // [capacity], int32 or int64; virtual token ids; null but where the plan emits, as the next two
+    void* new_ids,    // [told_pages], as token_ids; virtual pages
+    void* new_pages,  // [told_pages], as token_ids; physical pages
+    i64 told_pages,
+    i64* scratch,    // [5 * (bs + 1) + 2 + words of a Span], int64
+    index_t* taken,  // [as many pages as a call can take], index_t
+    i64* counters,   // `state`, or null
     i64 phases) {
     const Tables at{v2p, num_virtual, p2v, num_physical, virtual_stack, hole_stack, state};
     const Batch batch{request_table, max_requests, columns, row_stride, req_rows,   prefix_lens,
                       indptr,        bs,           capacity, multiplier, asked_pages};
-    i64* const lanes = scratch + 4;
-    const Totals totals{scratch,          scratch + 1,          lanes,               lanes + (bs + 1),
-                        lanes + 2 * (bs + 1), lanes + 3 * (bs + 1), lanes + 4 * (bs + 1), taken};
+    const Told told{token_ids, new_ids, new_pages, told_pages};
+    i64* const lanes = scratch + 2 + sizeof(Span) / sizeof(i64);
+    const Totals totals{scratch,
+                        scratch + 1,
+                        reinterpret_cast<Span*>(scratch + 2),
+                        lanes,
+                        lanes + (bs + 1),
+                        lanes + 2 * (bs + 1),
+                        lanes + 3 * (bs + 1),
+                        lanes + 4 * (bs + 1),
+                        taken};
     // More than one phase only in a launch of one block, where a barrier is enough between them.
-    if (phases & LANES) scan_lanes(batch, at, totals, counters);
+    if (phases & LANES) scan_lanes(batch, at, {chain, sub_pools, place}, totals, counters);
     __syncthreads();
-    if (phases & PAGES) bind_pages(at, totals, counters);
+    if (phases & PAGES) bind_pages(at, totals, told, counters);
     __syncthreads();
-    if (phases & TOKENS) write_tokens(batch, at, totals, slots);
+    if (phases & TOKENS) write_tokens(batch, at, totals, slots, told);
 }
 
 HOST_ENTRY(extend)

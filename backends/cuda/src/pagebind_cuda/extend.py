@@ -7,10 +7,11 @@ from pagebind.operation import LaunchOptions
 from pagebind.ops.extend import ExtendSpec
 from pagebind.words import PageTables
 
-from pagebind_cuda.launch import KernelLaunch, limits, plan_kernel, wide
+from pagebind_cuda.launch import KernelLaunch, chain_of, limits, plan_kernel, pointer, wide
 
 # Phases of the kernel, as in extend.cu.
 LANES, PAGES, TOKENS = 1, 2, 4
+SPAN_WORDS = 8  # of a Span in pool.cuh
 
 
 def plan_extend(spec: ExtendSpec, device: torch.device, options: LaunchOptions) -> KernelLaunch:
@@ -28,10 +29,12 @@ def plan_extend(spec: ExtendSpec, device: torch.device, options: LaunchOptions) 
         row_wide=wide(spec.row_dtype),
         length_wide=wide(spec.length_dtype),
         indptr_wide=wide(spec.indptr_dtype),
+        id_wide=wide(spec.id_dtype),
+        emits=spec.emits,
     )
     alone = limits(device, options, threads=1024, programs=1)
     most = limits(device, options, threads=256, programs=1024)
-    scratch = torch.empty(5 * (spec.max_bs + 1) + 4, dtype=torch.int64, device=device)
+    scratch = torch.empty(5 * (spec.max_bs + 1) + 2 + SPAN_WORDS, dtype=torch.int64, device=device)
     # A call takes a page a token at most, and no more than there are ids.
     taken = torch.empty(min(spec.num_virtual, spec.max_bs * spec.max_tokens), dtype=spec.index_dtype, device=device)
     counting = options.count
@@ -45,6 +48,9 @@ def plan_extend(spec: ExtendSpec, device: torch.device, options: LaunchOptions) 
         *,
         slots: torch.Tensor,  # [capacity], out_dtype
         pages: int | None = None,
+        token_ids: torch.Tensor | None = None,  # [capacity], id_dtype
+        new_ids: torch.Tensor | None = None,  # [m], id_dtype
+        new_pages: torch.Tensor | None = None,  # [m], id_dtype
     ) -> None:
         bs, capacity = req_rows.shape[0], slots.shape[0]
         state = tables.state.data_ptr()
@@ -63,10 +69,15 @@ def plan_extend(spec: ExtendSpec, device: torch.device, options: LaunchOptions) 
             tables.virtual_stack.data_ptr(),
             tables.hole_stack.data_ptr(),
             state,
+            *chain_of(tables),
             slots.data_ptr(),
             capacity,
             spec.multiplier,
             -1 if pages is None else pages,
+            pointer(token_ids),
+            pointer(new_ids),
+            pointer(new_pages),
+            0 if new_ids is None else new_ids.shape[0],
             scratch.data_ptr(),
             taken.data_ptr(),
             state if counting else 0,

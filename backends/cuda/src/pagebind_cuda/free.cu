@@ -20,9 +20,10 @@ KERNEL(free)(
     index_t* hole_stack,     // [num_physical], index_t
     i64* state,              // [STATE_WORDS], int64
     out_t* freed,            // [n], out_t
+    i64 asked_pages,         // the host's count of pages that come back, below 0 where it has none
     i64* counters) {         // `state`, or null
     const Tables at{v2p, num_virtual, p2v, num_physical, virtual_stack, hole_stack, state};
-    free_ids(GivenIds{ids}, n, at, freed, true, counters);
+    free_ids(GivenIds{ids}, n, at, freed, {bool(plan::borrowed), true, asked_pages}, counters);
 }
 
 HOST_ENTRY(free)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from pagebind.operation import LaunchOptions
+from pagebind.operation import INT32_MAX, LaunchOptions, need_count
 from pagebind.ops.free import FreeSpec
 from pagebind.words import PageTables
 
@@ -11,11 +11,23 @@ from pagebind_cuda.launch import KernelLaunch, limits, plan_kernel, wide
 
 
 def plan_free(spec: FreeSpec, device: torch.device, options: LaunchOptions) -> KernelLaunch:
-    """Plan a free: one block as long as it holds all ids, else several of which the last moves the tops."""
+    """Plan a free: one block as long as it holds all ids, else several of which the last moves the tops.
+
+    Raises InvalidArgument for more borrowed ids than a row of v2p has numbers for: see claim_of in free.cuh.
+    """
+    if spec.borrowed:
+        need_count("max_items of a plan for borrowed ids", spec.max_items, 0, INT32_MAX)
     kernel = plan_kernel(
-        "free", device, index_dtype=spec.index_dtype, out_dtype=spec.id_dtype, id_wide=wide(spec.id_dtype)
+        "free",
+        device,
+        index_dtype=spec.index_dtype,
+        out_dtype=spec.id_dtype,
+        id_wide=wide(spec.id_dtype),
+        borrowed=spec.borrowed,
     )
-    most = limits(device, options, threads=1024, programs=1024)
+    # Few large blocks for borrowed ids, because the last one goes through all of them again.
+    most = limits(device, options, threads=1024, programs=128 if spec.borrowed else 1024)
+    spread = most.spread if spec.borrowed else most.together
     counting = options.count
 
     def run(
@@ -23,10 +35,11 @@ def plan_free(spec: FreeSpec, device: torch.device, options: LaunchOptions) -> K
         tables: PageTables,
         *,
         freed: torch.Tensor,  # [n], id_dtype
+        pages: int | None = None,
     ) -> None:
         n = ids.shape[0]
         state = tables.state.data_ptr()
-        blocks, threads = most.together(n)
+        blocks, threads = spread(n)
         kernel(
             blocks,
             threads,
@@ -40,6 +53,7 @@ def plan_free(spec: FreeSpec, device: torch.device, options: LaunchOptions) -> K
             tables.hole_stack.data_ptr(),
             state,
             freed.data_ptr(),
+            -1 if pages is None else pages,
             state if counting else 0,
         )
 

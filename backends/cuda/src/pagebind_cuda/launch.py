@@ -15,6 +15,8 @@ import torch
 from pagebind import words
 from pagebind.errors import InvalidArgument
 from pagebind.operation import MAX_LENGTH, LaunchOptions
+from pagebind.ops import span
+from pagebind.words import PageTables
 
 SOURCES = Path(__file__).parent
 WARP = 32
@@ -30,13 +32,18 @@ PLANNED = (
     "length_wide",
     "indptr_wide",
     "id_wide",
+    "borrowed",
+    "emits",
+    "part",
 )
 """What plans fix besides dtypes, as `plan` in base.cuh orders it. Constants on the GPU, arguments in the host build."""
 
 _WORDS = (
-    *("SINK", "TOMBSTONE", "HOLE", "VIRTUAL_TOP", "HOLE_TOP", "WATERMARK", "EPOCH", "CLIPPED", "BAD_ROW", "BAD_ID"),
-    *("DOUBLE_FREE", "BAD_FREE", "BAD_BIND", "STARVED", "COUNT_MISMATCH", "TICKET", "SCRATCH"),
+    *("SINK", "TOMBSTONE", "HOLE", "STATE_WORDS", "VIRTUAL_TOP", "HOLE_TOP", "WATERMARK", "EPOCH", "SEAT", "REACH"),
+    *("CLIPPED", "BAD_ROW", "BAD_ID", "DOUBLE_FREE", "BAD_FREE", "BAD_BIND", "STARVED", "COUNT_MISMATCH"),
+    *("TICKET", "SCRATCH", "GROWTH", "BASE", "PAGE_BYTES", "UP", "DOWN", "FLOAT"),
 )
+_BOUNDS = ("MOST_PAGES", "MOST_PAGE_BYTES", "MOST_BASE")
 
 
 class Kernel(Protocol):
@@ -60,8 +67,9 @@ class Variant:
 
     @property
     def definitions(self) -> dict[str, int]:
-        """Macros that every build gets: dtypes and the constants of pagebind.words."""
+        """Macros that every build gets: dtypes and the constants of pagebind.words and pagebind.ops.span."""
         known = {f"PAGEBIND_{name}": int(getattr(words, name)) for name in _WORDS}
+        known |= {f"PAGEBIND_{name}": int(getattr(span, name)) for name in _BOUNDS}
         known["PAGEBIND_MAX_LENGTH"] = MAX_LENGTH
         return known | {"PAGEBIND_INDEX_WIDE": int(self.index_wide), "PAGEBIND_OUT_WIDE": int(self.out_wide)}
 
@@ -175,6 +183,12 @@ def limits(device: torch.device, options: LaunchOptions, *, threads: int, progra
 def pointer(tensor: torch.Tensor | None) -> int:
     """Return the address of a tensor, 0 for None."""
     return 0 if tensor is None else tensor.data_ptr()
+
+
+def chain_of(tables: PageTables) -> tuple[int, int, int]:
+    """Return what kernels get of a chain: the address of its blocks, their number and the sub-pool's place in it."""
+    chain = tables.chain
+    return (0, 0, 0) if chain is None else (chain.data_ptr(), chain.shape[0], tables.place)
 
 
 def _round_up(threads: int) -> int:

@@ -1,4 +1,4 @@
-// The tables of a sub-pool on the device: positions, binding and unbinding of one page.
+// The tables of a sub-pool on the device: positions, where its span grows, binding and unbinding of one page.
 
 struct Tables {
     index_t* v2p;  // [num_virtual + 1]
@@ -10,32 +10,119 @@ struct Tables {
     i64* state;              // [STATE_WORDS]
 };
 
-// The first words of a state block, as a launch finds them; clamped, so that no value leads outside the stacks.
-struct Positions {
-    i64 virtual_top, hole_top, watermark;
+// The state blocks of the sub-pools that share a buffer, by rising address.
+struct Chain {
+    const i64* blocks;  // [sub_pools, STATE_WORDS]; null where the sub-pool shares with none
+    i64 sub_pools, place;
 };
 
-__device__ inline Positions read_positions(const Tables& at) {
-    return {clamp(at.state[VIRTUAL_TOP], 0, at.num_virtual), clamp(at.state[HOLE_TOP], 0, at.num_physical),
-            clamp(at.state[WATERMARK], 0, at.num_physical - 1)};
+// The stack tops as a launch finds them; clamped, so that no value leads outside the stacks.
+struct Tops {
+    i64 virtual_top, hole_top;
+};
+
+__device__ inline Tops read_tops(const Tables& at) {
+    return {clamp(at.state[VIRTUAL_TOP], 0, at.num_virtual), clamp(at.state[HOLE_TOP], 0, at.num_physical)};
 }
 
-// How many of `asked` pages there are: min(asked, top, holes + room).
-__device__ inline i64 pages_found(const Positions& from, const Tables& at, i64 asked) {
-    return least(asked, least(from.virtual_top, from.hole_top + at.num_physical - 1 - from.watermark));
+// Span of pagebind.ops.span: the pages seat + 1 to seat + watermark, and what is free around them.
+struct Span {
+    i64 virtual_top, hole_top;
+    i64 seat, watermark;
+    i64 above, below;  // pages free on either side
+    i64 up, down;      // pages of them that growth takes, those above first
+};
+
+// The span of a sub-pool that may have the pages [first, end).
+__device__ inline Span span_within(const Tables& at, i64 growth, i64 first, i64 end) {
+    const Tops tops = read_tops(at);
+    const i64 last = at.num_physical - 1;
+    const i64 watermark = clamp(at.state[WATERMARK], 0, last);
+    i64 seat = clamp(at.state[SEAT], 0, last - watermark);
+    if (growth == FLOAT && watermark == 0) seat = least(first - 1 + most(end - first, 0) / 2, last);
+    const i64 above = most(end - 1 - (seat + watermark), 0), below = most(seat + 1 - first, 0);
+    return {tops.virtual_top, tops.hole_top, seat,  watermark,
+            above,            below,         growth == DOWN ? 0 : above, growth == UP ? 0 : below};
+}
+
+// The words of a block that its neighbours look at, clamped as pagebind.ops.span does: no sum or product overflows.
+struct Neighbour {
+    i64 base, page_bytes;  // bytes
+    i64 seat, span, reach;  // pages
+    i64 growth;
+};
+
+__device__ inline i64 growth_in(i64 word) { return word == DOWN || word == FLOAT ? word : UP; }
+
+__device__ inline Neighbour read_neighbour(const i64* block) {
+    return {clamp(block[BASE], 0, MOST_BASE),
+            clamp(block[PAGE_BYTES], 1, MOST_PAGE_BYTES),
+            clamp(block[SEAT], 0, MOST_PAGES),
+            clamp(block[WATERMARK], 0, MOST_PAGES),
+            clamp(block[REACH], 0, MOST_PAGES),
+            growth_in(block[GROWTH])};
+}
+
+constexpr i64 NO_BOUND = i64(~0ull >> 1);
+
+// read_span of pagebind.ops.span, for a sub-pool of a chain. A warp calls it, of which lane j looks at block j; its first
+// lane returns the span.
+__device__ inline Span span_in(const Tables& at, const Chain& chain) {
+    i64 low = 0, high = NO_BOUND;  // bytes
+    for (i64 j = threadIdx.x % WARP; j < chain.sub_pools; j += WARP) {
+        const Neighbour other = read_neighbour(chain.blocks + j * STATE_WORDS);
+        low = most(low, other.base + other.page_bytes);  // all pages lie above all sinks
+        const i64 leased = other.growth == (j < chain.place ? UP : DOWN) ? most(other.reach - other.span, 0) : 0;
+        if (j == chain.place || other.span + leased == 0) continue;
+        if (j < chain.place)
+            low = most(low, other.base + (other.seat + 1 + other.span + leased) * other.page_bytes);
+        else
+            high = least(high, other.base + most(other.seat + 1 - leased, 0) * other.page_bytes);
+    }
+    for (int step = 1; step < WARP && step < chain.sub_pools; step *= 2) {
+        low = most(low, __shfl_down_sync(FULL_WARP, low, step));
+        high = least(high, __shfl_down_sync(FULL_WARP, high, step));
+    }
+    const Neighbour own = read_neighbour(chain.blocks + chain.place * STATE_WORDS);
+    // Unsigned, because that division is the cheaper one.
+    const u64 bytes = u64(own.page_bytes);
+    const i64 first = low <= own.base ? 1 : i64((u64(low - own.base) + bytes - 1) / bytes);
+    const i64 end = high == NO_BOUND ? at.num_physical : i64(u64(most(high - own.base, 0)) / bytes);
+    return span_within(at, own.growth, least(first, at.num_physical), least(end, at.num_physical));
+}
+
+// The span, for every thread of the block, each of which calls it once; in a chain one warp looks for all.
+__device__ inline Span read_span(const Tables& at, const Chain& chain) {
+    if (chain.blocks == nullptr) return span_within(at, UP, 1, at.num_physical);
+    __shared__ Span span;
+    if (threadIdx.x < WARP) {
+        const Span found = span_in(at, chain);
+        if (threadIdx.x == 0) span = found;
+    }
+    __syncthreads();
+    return span;
+}
+
+// How many of `asked` pages there are; `borrowed` ids come from no stack.
+__device__ inline i64 pages_found(const Span& from, i64 asked, bool borrowed) {
+    const i64 pages = least(asked, from.hole_top + from.up + from.down);
+    return borrowed ? pages : least(pages, from.virtual_top);
 }
 
 // Writes the positions after `taken` pages. One thread of the launch calls it, when no other reads them any more.
-__device__ inline void move_positions(const Positions& from, const Tables& at, i64 taken) {
-    const i64 holes = least(taken, from.hole_top);
-    at.state[VIRTUAL_TOP] = from.virtual_top - taken;
+__device__ inline void move_positions(const Span& from, const Tables& at, i64 taken, bool borrowed) {
+    const i64 holes = least(taken, from.hole_top), grown = taken - holes;
+    if (!borrowed) at.state[VIRTUAL_TOP] = from.virtual_top - taken;
     at.state[HOLE_TOP] = from.hole_top - holes;
-    at.state[WATERMARK] = from.watermark + taken - holes;
+    at.state[WATERMARK] = from.watermark + grown;
+    if (grown > 0) at.state[SEAT] = from.seat - most(grown - from.up, 0);
 }
 
-// The physical page that the g-th taking of a call gets: holes from the top down, then the frontier.
-__device__ inline i64 page_taken(const Positions& from, const Tables& at, i64 g) {
-    return g < from.hole_top ? i64(at.hole_stack[from.hole_top - 1 - g]) : from.watermark + 1 + (g - from.hole_top);
+// The physical page that the g-th taking of a call gets: holes from the top down, then pages above the span, then below.
+__device__ inline i64 page_taken(const Span& from, const Tables& at, i64 g) {
+    if (g < from.hole_top) return at.hole_stack[from.hole_top - 1 - g];
+    const i64 grown = g - from.hole_top;
+    return grown < from.up ? from.seat + from.watermark + 1 + grown : from.seat - (grown - from.up);
 }
 
 // Binds v and p unless either is bound or outside the tables. Taking v2p first and giving it back where p is bound
@@ -50,9 +137,10 @@ __device__ inline bool bind_page(index_t* v2p, i64 num_virtual, index_t* p2v, i6
     return false;
 }
 
-// Unbinds v and returns its page; TOMBSTONE for a hole, which is no fault, and for what is counted instead.
-__device__ inline i64 unbind_page(index_t* v2p, i64 num_virtual, index_t* p2v, i64 num_physical, i64 v, i64* doubles,
-                                  i64* bads) {
+// Unbinds v, leaving `left` in its row of v2p, and returns its page; TOMBSTONE for a hole, which is no fault, and for
+// what is counted instead.
+__device__ inline i64 unbind_page(index_t* v2p, i64 num_virtual, index_t* p2v, i64 num_physical, i64 v, i64 left,
+                                  i64* doubles, i64* bads) {
     if (v < 0) return TOMBSTONE;
     if (v == SINK || v >= num_virtual) {
         ++*bads;
@@ -63,7 +151,7 @@ __device__ inline i64 unbind_page(index_t* v2p, i64 num_virtual, index_t* p2v, i
         ++*bads;
         return TOMBSTONE;
     }
-    if (p < 0 || compare_and_swap(v2p + v, p, TOMBSTONE) != p) {
+    if (p < 0 || compare_and_swap(v2p + v, p, left) != p) {
         ++*doubles;
         return TOMBSTONE;
     }

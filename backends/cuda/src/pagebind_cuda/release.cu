@@ -3,6 +3,7 @@
 #include "block.cuh"
 #include "pool.cuh"
 #include "free.cuh"
+#include "rows.cuh"
 #include "tail.cuh"
 
 KERNEL(release)(

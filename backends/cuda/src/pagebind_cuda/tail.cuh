@@ -31,22 +31,6 @@ __device__ inline Totals totals_in(i64* scratch, i64 bs) {
     return {scratch, scratch + (bs + 1), scratch + 2 * (bs + 1), scratch + 3 * (bs + 1)};
 }
 
-__device__ inline i32* row_of(const Batch& batch, i64 b) {
-    return batch.request_table + load(batch.req_rows, plan::row_wide, b) * batch.row_stride;
-}
-
-// The virtual id of the c-th page to free.
-struct TailIds {
-    const Batch& batch;
-    const Totals& totals;
-    __device__ i64 operator()(i64 c) const {
-        const i64 b = lane_of(totals.page_begin, batch.bs, c);
-        const i64 page = totals.first_page[b] + c - totals.page_begin[b];
-        const i64 id = row_of(batch, b)[plan::form_token ? page * plan::page_size : page];
-        return plan::form_token && id >= 0 ? id / plan::page_size : id;
-    }
-};
-
 template <bool whole_row>
 __device__ inline void scan_lanes(const Batch& batch, const Totals& totals, i64* counters) {
     const i64 ps = plan::page_size, tokens = row_tokens(batch.columns);
@@ -101,17 +85,11 @@ __device__ inline void scan_lanes(const Batch& batch, const Totals& totals, i64*
     count(counters, COUNT_MISMATCH, mismatches);
 }
 
-__device__ inline void free_tails(const Batch& batch, const Totals& totals, const Tables& at, out_t* freed,
-                                  i64* counters) {
-    const i64 n = least(totals.page_begin[batch.bs], batch.capacity);
-    for (i64 c = n + first_thread(); c < batch.capacity; c += all_threads()) freed[c] = out_t(TOMBSTONE);
-    free_ids(TailIds{batch, totals}, n, at, freed, false, counters);
-}
-
 __device__ inline void clear_cells(const Batch& batch, const Totals& totals) {
     for (i64 item = first_thread(); item < totals.cell_begin[batch.bs]; item += all_threads()) {
         const i64 b = lane_of(totals.cell_begin, batch.bs, item);
-        row_of(batch, b)[totals.first_cell[b] + item - totals.cell_begin[b]] = i32(HOLE);
+        i32* const row = batch.request_table + load(batch.req_rows, plan::row_wide, b) * batch.row_stride;
+        row[totals.first_cell[b] + item - totals.cell_begin[b]] = i32(HOLE);
     }
 }
 
@@ -122,7 +100,9 @@ __device__ inline void cut_rows(const Batch& batch, const Tables& at, out_t* fre
     const Totals totals = totals_in(scratch, batch.bs);
     if (phases & LANES) scan_lanes<whole_row>(batch, totals, counters);
     __syncthreads();
-    if (phases & FREE) free_tails(batch, totals, at, freed, counters);
+    const RowPages pages{batch.request_table, batch.row_stride, batch.req_rows, batch.bs, totals.page_begin,
+                         totals.first_page};
+    if (phases & FREE) free_pages(pages, batch.capacity, at, freed, {false, false, NO_COUNT}, counters);
     __syncthreads();
     if (phases & CLEAR) clear_cells(batch, totals);
 }

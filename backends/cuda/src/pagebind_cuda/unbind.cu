@@ -13,8 +13,8 @@ KERNEL(unbind)(
     i64* counters) {            // [STATE_WORDS], int64, or null
     i64 doubles = 0, bads = 0;
     for (i64 i = first_thread(); i < n; i += all_threads())
-        freed[i] = out_t(
-            unbind_page(v2p, num_virtual, p2v, num_physical, load(ids, plan::id_wide, i), &doubles, &bads));
+        freed[i] = out_t(unbind_page(v2p, num_virtual, p2v, num_physical, load(ids, plan::id_wide, i), TOMBSTONE,
+                                     &doubles, &bads));
     count(counters, DOUBLE_FREE, doubles);
     count(counters, BAD_FREE, bads);
 }

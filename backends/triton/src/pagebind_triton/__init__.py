@@ -24,6 +24,7 @@ OPERATIONS = (
     "truncate",
     "assign",
     "release",
+    "evict",
     "compact",
 )
 
@@ -83,6 +84,8 @@ backend = Backend(
             "context_parallel",
             "shared",
             "page_bytes",
+            "borrowed",
+            "emits",
         }
     ),
     probe=probe,

@@ -17,25 +17,24 @@ from pagebind.ops.extend import ExtendSpec
 from pagebind.ops.read_table import table_tokens
 from pagebind.words import PageTables
 
-from pagebind_triton.alloc import alloc_variant
+from pagebind_triton.alloc import alloc_variants
 from pagebind_triton.guards import (
     BAD_ID,
     BAD_ROW,
     CLIPPED,
-    COUNT_MISMATCH,
     HOLE,
-    SINK,
     TOMBSTONE,
     count,
+    count_mismatch,
     page_of,
     pages_for,
-    share_of_rows,
     within,
     zero,
     zeros,
 )
-from pagebind_triton.launch import PlannedLaunch, Variant, plan_grid
-from pagebind_triton.truncate import NO_COUNT
+from pagebind_triton.launch import NO_COUNT, PlannedLaunch, Variant, plan_grid
+from pagebind_triton.span import chain_of
+from pagebind_triton.write_new import write_new_kernel
 
 
 @triton.jit
@@ -104,71 +103,11 @@ def count_new_kernel(
         count(state, CLIPPED, tl.sum(clipped, 0))
         count(state, BAD_ROW, tl.sum(bad_row, 0))
         count(state, BAD_ID, tl.sum(bad_id, 0))
-        count(state, COUNT_MISMATCH, ((expected >= 0) & (expected != total)).to(tl.int64))
-
-
-@triton.jit
-def write_new_kernel(
-    request_table: tl.tensor,  # [num_rows, tokens or pages], int32; written
-    req_rows: tl.tensor,  # [bs], int32 or int64
-    prefix_lens: tl.tensor,  # [bs], int32 or int64; tokens
-    indptr: tl.tensor,  # [bs + 1], int32 or int64; tokens
-    offsets: tl.tensor,  # [>= 1 + bs], int64; pages
-    held: tl.tensor,  # [>= bs], int64
-    held_physical: tl.tensor,  # [>= bs], int64
-    ids: tl.tensor,  # [room], int32 or int64; virtual pages taken
-    pages: tl.tensor,  # [room], as ids; their physical pages
-    slots: tl.tensor,  # [capacity], int32 or int64; written
-    bs: tl.int64,
-    num_rows: tl.int64,
-    tokens: tl.int64,
-    request_stride: tl.int64,
-    capacity: tl.int64,
-    room: tl.int64,
-    shared: tl.int64,  # programs to a lane
-    PAGE_SIZE: tl.constexpr,
-    MULTIPLIER: tl.constexpr,
-    TOKEN_FORM: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """Write the new tokens' slots, and their ids or the new pages' ones."""
-    first_lane, part, step = share_of_rows(shared)
-    for lane in range(first_lane, bs, step):
-        row = tl.load(req_rows + lane).to(tl.int64)
-        good = (row >= 0) & (row < num_rows)
-        low = within(tl.load(indptr + lane), 0, capacity)
-        high = within(tl.load(indptr + lane + 1), 0, capacity)
-        prefix = within(tl.load(prefix_lens + lane), 0, tokens)
-        new = tl.where(good, within(high - low, 0, tokens - prefix), 0)
-        offset = tl.load(offsets + 1 + lane)
-        at_hand = tl.load(held + lane)
-        at_hand_physical = tl.load(held_physical + lane)
-        first_new = pages_for(prefix, PAGE_SIZE)
-        cells = request_table + row * request_stride
-        for begin in range(part * BLOCK, high - low, shared * BLOCK):
-            item = begin + tl.arange(0, BLOCK)
-            token = prefix + item
-            page = token // PAGE_SIZE
-            place = token % PAGE_SIZE
-            live = item < new
-            fresh = live & (page >= first_new)
-            taken = offset + (page - first_new)
-            # Past the room nothing was found: the sink.
-            v = tl.load(ids + taken, mask=fresh & (taken < room), other=SINK).to(tl.int64)
-            p = tl.load(pages + taken, mask=fresh & (taken < room), other=SINK).to(tl.int64)
-            v = tl.where(fresh, v, at_hand)
-            p = tl.where(fresh, p, at_hand_physical)
-            slot = tl.where(live & (p >= 0), p * MULTIPLIER * PAGE_SIZE + place, SINK)
-            tl.store(slots + low + item, slot.to(slots.dtype.element_ty), mask=item < high - low)
-            if TOKEN_FORM:
-                token_id = tl.where(v >= 0, v * PAGE_SIZE + place, HOLE).to(tl.int32)
-                tl.store(cells + token, token_id, mask=live)
-            else:
-                tl.store(cells + page, v.to(tl.int32), mask=fresh & (place == 0))
+        count_mismatch(state, expected, total)
 
 
 def plan(spec: ExtendSpec, device: torch.device, options: LaunchOptions) -> PlannedLaunch:
-    """Plan an extension: three kernels, one variant each."""
+    """Plan an extension: three kernels, the second for tables without a chain and with one."""
     grid = plan_grid(device, options)
     offsets = torch.zeros(spec.max_bs + 1, dtype=torch.int64, device=device)
     held, held_physical = torch.zeros(2, max(spec.max_bs, 1), dtype=torch.int64, device=device)
@@ -183,11 +122,24 @@ def plan(spec: ExtendSpec, device: torch.device, options: LaunchOptions) -> Plan
         {"PAGE_SIZE": spec.page_size, "TOKEN_FORM": token_form, "COUNT": options.count, "BLOCK": grid.block},
         device,
     )
-    take = alloc_variant(spec.index_dtype, spec.index_dtype, device, grid.block, options.count, True)
+    takes = alloc_variants(
+        spec.index_dtype, spec.index_dtype, device, grid.block, counted=options.count, on_device=True
+    )
+    # Without outputs of its own a call has the slots stand for them.
+    emitted = spec.id_dtype if spec.emits else spec.out_dtype
     write_new = Variant(
         write_new_kernel,
-        [*lanes, torch.int64, torch.int64, torch.int64, spec.index_dtype, spec.index_dtype, spec.out_dtype],
-        {"PAGE_SIZE": spec.page_size, "MULTIPLIER": spec.multiplier, "TOKEN_FORM": token_form, "BLOCK": grid.block},
+        [
+            *(*lanes, torch.int64, torch.int64, torch.int64, spec.index_dtype, spec.index_dtype),
+            *(spec.out_dtype, emitted, emitted, emitted),
+        ],
+        {
+            "PAGE_SIZE": spec.page_size,
+            "MULTIPLIER": spec.multiplier,
+            "TOKEN_FORM": token_form,
+            "EMITS": spec.emits,
+            "BLOCK": grid.block,
+        },
         device,
     )
 
@@ -200,8 +152,12 @@ def plan(spec: ExtendSpec, device: torch.device, options: LaunchOptions) -> Plan
         *,
         slots: torch.Tensor,
         pages: int | None = None,
+        token_ids: torch.Tensor | None = None,
+        new_ids: torch.Tensor | None = None,
+        new_pages: torch.Tensor | None = None,
     ) -> None:
-        v2p, p2v, virtual_stack, hole_stack, state = tables
+        v2p, p2v, virtual_stack, hole_stack, state = tables[:5]
+        chain, sub_pools, place = chain_of(tables)
         bs = req_rows.shape[0]
         num_rows, _ = request_table.shape
         tokens = table_tokens(spec.form, spec.page_size, request_table)
@@ -227,19 +183,22 @@ def plan(spec: ExtendSpec, device: torch.device, options: LaunchOptions) -> Plan
             num_virtual,
             NO_COUNT if pages is None else pages,
         )
-        take(
+        takes[tables.chain is not None](
             grid.lanes(min(room, capacity)),
             v2p,
             p2v,
             virtual_stack,
             hole_stack,
             state,
+            chain,
             ids,
             taken_pages,
             offsets,
             room,
             num_virtual,
             p2v.shape[0] - 1,
+            sub_pools,
+            place,
         )
         programs, shared = grid.rows(bs, capacity)
         write_new(
@@ -254,13 +213,17 @@ def plan(spec: ExtendSpec, device: torch.device, options: LaunchOptions) -> Plan
             ids,
             taken_pages,
             slots,
+            slots if token_ids is None else token_ids,
+            slots if new_ids is None else new_ids,
+            slots if new_pages is None else new_pages,
             bs,
             num_rows,
             tokens,
             stride,
             capacity,
             room,
+            0 if new_ids is None else new_ids.shape[0],
             shared,
         )
 
-    return PlannedLaunch(extend, [count_new, take, write_new], device)
+    return PlannedLaunch(extend, [count_new, *takes, write_new], device)

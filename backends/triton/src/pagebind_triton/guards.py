@@ -15,6 +15,8 @@ VIRTUAL_TOP = tl.constexpr(words.VIRTUAL_TOP)
 HOLE_TOP = tl.constexpr(words.HOLE_TOP)
 WATERMARK = tl.constexpr(words.WATERMARK)
 EPOCH = tl.constexpr(words.EPOCH)
+SEAT = tl.constexpr(words.SEAT)
+REACH = tl.constexpr(words.REACH)
 CLIPPED = tl.constexpr(words.CLIPPED)
 BAD_ROW = tl.constexpr(words.BAD_ROW)
 BAD_ID = tl.constexpr(words.BAD_ID)
@@ -25,6 +27,13 @@ STARVED = tl.constexpr(words.STARVED)
 COUNT_MISMATCH = tl.constexpr(words.COUNT_MISMATCH)
 TICKET = tl.constexpr(words.TICKET)
 SCRATCH = tl.constexpr(words.SCRATCH)
+GROWTH = tl.constexpr(words.GROWTH)
+BASE = tl.constexpr(words.BASE)
+PAGE_BYTES = tl.constexpr(words.PAGE_BYTES)
+UP = tl.constexpr(words.UP)
+DOWN = tl.constexpr(words.DOWN)
+FLOAT = tl.constexpr(words.FLOAT)
+STATE_WORDS = tl.constexpr(words.STATE_WORDS)
 
 
 @triton.jit
@@ -79,6 +88,16 @@ def count(
 ) -> None:
     """Add to a counter; a call without faults writes nothing."""
     tl.atomic_add(state + WORD, faults, mask=faults > 0, sem="relaxed")
+
+
+@triton.jit
+def count_mismatch(
+    state: tl.tensor,  # [32], int64
+    expected: tl.tensor,  # the host's count; negative where it has none
+    found: tl.tensor,
+) -> None:
+    """Count a call whose page count on the device is not the host's."""
+    count(state, COUNT_MISMATCH, ((expected >= 0) & (expected != found)).to(tl.int64))
 
 
 @triton.jit

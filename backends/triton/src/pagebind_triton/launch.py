@@ -25,6 +25,9 @@ CPU_BLOCK, CPU_PROGRAMS = 16, 4
 WARP = 32
 MOST_WARPS = 8
 
+NO_COUNT = -1
+"""Stands for the host's page count where it has none."""
+
 _compiled: dict[tuple[object, ...], Any] = {}
 
 
@@ -71,7 +74,6 @@ class Variant:
     """
 
     __slots__ = (
-        "_constants",
         "_device",
         "_function",
         "_kernel",
@@ -80,6 +82,7 @@ class Variant:
         "_num_pointers",
         "_run",
         "_stream",
+        "constants",
         "signature",
         "warps",
     )
@@ -92,7 +95,7 @@ class Variant:
         if names[len(names) - len(constants) :] != list(constants):
             raise TypeError(f"{kernel.__name__} takes the constants {names}, not {list(constants)}")
         self._kernel = kernel
-        self._constants = dict(constants)
+        self.constants = dict(constants)
         self._device = device
         self._num_pointers = len(pointers)
         self.signature = dict(zip(names, map(POINTERS.__getitem__, pointers), strict=False))
@@ -113,7 +116,7 @@ class Variant:
         """Return what Triton compiles. Nothing is specialised on a scalar's value or a pointer's alignment."""
         from triton.compiler import ASTSource
 
-        return ASTSource(fn=self._kernel, signature=dict(self.signature), constexprs=dict(self._constants))
+        return ASTSource(fn=self._kernel, signature=dict(self.signature), constexprs=dict(self.constants))
 
     def compile(self) -> None:
         """Compile the kernel and load it on its device, if nobody has yet."""
@@ -139,7 +142,7 @@ class Variant:
     def __call__(self, programs: int, *arguments: Any) -> None:
         """Launch `programs` programs on the current stream: tensors for the pointers, then ints for the scalars."""
         if self._stream is None:
-            self._run[(programs,)](*arguments, **self._constants)
+            self._run[(programs,)](*arguments, **self.constants)
             return
         split = self._num_pointers
         self._run(
@@ -154,7 +157,7 @@ class Variant:
             None,
             *map(torch.Tensor.data_ptr, arguments[:split]),
             *arguments[split:],
-            *self._constants.values(),
+            *self.constants.values(),
         )
 
 

@@ -23,9 +23,9 @@ from pagebind_triton.free import free_variant
 from pagebind_triton.guards import (
     BAD_ROW,
     CLIPPED,
-    COUNT_MISMATCH,
     HOLE,
     count,
+    count_mismatch,
     page_of,
     pages_for,
     share_of_rows,
@@ -33,10 +33,7 @@ from pagebind_triton.guards import (
     zero,
     zeros,
 )
-from pagebind_triton.launch import PlannedLaunch, Variant, plan_grid
-
-NO_COUNT = -1
-"""Stands for the host's page count where it has none."""
+from pagebind_triton.launch import NO_COUNT, PlannedLaunch, Variant, plan_grid
 
 
 @triton.jit
@@ -85,7 +82,7 @@ def count_tails_kernel(
     if COUNT:
         count(state, CLIPPED, tl.sum(clipped, 0))
         count(state, BAD_ROW, tl.sum(bad_row, 0))
-        count(state, COUNT_MISMATCH, ((expected >= 0) & (expected != total)).to(tl.int64))
+        count_mismatch(state, expected, total)
 
 
 @triton.jit
@@ -171,7 +168,9 @@ def plan_cut(
         },
         device,
     )
-    free = free_variant(spec.index_dtype, torch.int32, spec.id_dtype, device, grid.block, options.count, True)
+    free = free_variant(
+        spec.index_dtype, torch.int32, spec.id_dtype, device, grid.block, counted=options.count, on_device=True
+    )
 
     def cut(
         request_table: torch.Tensor,
@@ -182,7 +181,7 @@ def plan_cut(
         freed: torch.Tensor,
         pages: int | None,
     ) -> None:
-        v2p, p2v, virtual_stack, hole_stack, state = tables
+        v2p, p2v, virtual_stack, hole_stack, state = tables[:5]
         bs = req_rows.shape[0]
         num_rows, width = request_table.shape
         tokens = table_tokens(spec.form, spec.page_size, request_table)
@@ -216,6 +215,7 @@ def plan_cut(
             freed,
             offsets,
             capacity,
+            NO_COUNT,  # the first launch compares what is asked
             v2p.shape[0] - 1,
             p2v.shape[0] - 1,
         )

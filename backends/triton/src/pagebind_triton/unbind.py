@@ -19,19 +19,29 @@ def unbind_ids(
     p2v: tl.tensor,  # [num_physical + 1], int32 or int64; written
     num_virtual: tl.tensor,
     num_physical: tl.tensor,
+    BORROWED: tl.constexpr,  # an id without a page is a hole
     BLOCK: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Unbind ids; return each lane's page, a tombstone where none, and the masks of double and of bad frees."""
+    """Unbind ids; return each lane's page, a tombstone where none, and the masks of double and of bad frees.
+
+    With BORROWED a repeated id is a double free where it is looked up before it is released, as in one block of ids;
+    after that it reads as a hole.
+    """
     known = (ids > SINK) & (ids < num_virtual)
     page = tl.load(v2p + ids, mask=known, other=TOMBSTONE).to(tl.int64)
     able = known & (page > SINK) & (page < num_physical)
+    if BORROWED:
+        tl.debug_barrier()  # all threads have looked up before one of them releases
     # Within a launch a row changes to a tombstone only, so what was looked up is what the first exchange finds.
     tombstones = tl.full((BLOCK,), TOMBSTONE, v2p.dtype.element_ty)
     found = tl.atomic_xchg(v2p + ids, tombstones, mask=able, sem="relaxed")
     served = able & (found != TOMBSTONE)
     tl.store(p2v + page, tl.full((BLOCK,), TOMBSTONE, p2v.dtype.element_ty), mask=served)
-    double = known & ((page < SINK) | (able & ~served))
-    bad = (ids >= 0) & ~served & ~double
+    missing = known & (page < SINK)
+    double = able & ~served
+    bad = (ids >= 0) & ~able & ~missing
+    if not BORROWED:
+        double = double | missing
     return tl.where(served, page, TOMBSTONE), double, bad
 
 
@@ -67,7 +77,7 @@ def unbind_kernel(
     for first in range(tl.program_id(0).to(tl.int64) * BLOCK, n, step):
         lanes = first + tl.arange(0, BLOCK)
         v = tl.load(ids + lanes, mask=lanes < n, other=HOLE).to(tl.int64)
-        page, double, bad = unbind_ids(v, v2p, p2v, num_virtual, num_physical, BLOCK)
+        page, double, bad = unbind_ids(v, v2p, p2v, num_virtual, num_physical, False, BLOCK)
         tl.store(freed + lanes, page.to(freed.dtype.element_ty), mask=lanes < n)
         if COUNT:
             doubles += double.to(tl.int64)

@@ -1,4 +1,4 @@
-"""compact on lists: the live pages of the band move into holes below it, bytes and all, and the frontier retreats."""
+"""compact on lists: the live pages of the band move into holes elsewhere, bytes and all, and a frontier retreats."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ def compact(
     targets: Sequence[int],
     buffer: bytes | None = None,
     page_bytes: int = 0,
+    *,
+    side: str = "high",
+    fresh: int = 0,
+    skip: int = 0,
 ) -> tuple[SubPool, list[int], list[int], bytes | None, dict[str, int]]:
     """Return the sub-pool, `sources`, `targets` and `buffer` as they must be afterwards, and the counters.
 
@@ -30,20 +34,30 @@ def compact(
     new_sources = [-1] * retreat + list(sources[retreat:])
     new_targets = [-1] * retreat + list(targets[retreat:])
     refused = pool.copy(), new_sources, new_targets, buffer, {"count_mismatch": 1}
-    if pool.hole_top < retreat or pool.watermark < retreat:
+    if pool.seat < 0 or pool.watermark < retreat or pool.seat + pool.watermark >= len(pool.p2v) - 1:
+        return refused
+    if not max(retreat - fresh, 0) <= pool.hole_top <= pool.watermark:
         return refused
 
-    last = pool.watermark - retreat
-    band = range(last + 1, pool.watermark + 1)
+    span = list(range(pool.seat + 1, pool.seat + pool.watermark + 1))
+    around = pool.room()
+    if side == "high":
+        stays, band, other_end = span[:-retreat], span[-retreat:], around.below
+    else:
+        stays, band, other_end = span[retreat:], span[:retreat], around.above
+    if (skip and stays) or skip + fresh > len(other_end):
+        return refused
     live = [p for p in band if 0 < pool.p2v[p] < len(pool.v2p) - 1]
-    holes = [p for p in pool.hole_stack[: pool.hole_top] if 1 <= p <= last and pool.p2v[p] == -1]
-    if len(live) > len(holes):
+    outside = set(stays)
+    holes = [p for p in pool.hole_stack[: pool.hole_top] if p in outside and pool.p2v[p] == -1]
+    if len(live) > len(holes) + fresh or (fresh and len(live) < len(holes) + fresh):
         return refused
 
     after = pool.copy()
     moved = bytearray(buffer) if buffer is not None else None
+    taken = other_end[skip : skip + fresh]
     for k, source in enumerate(live):
-        target = holes.pop()
+        target = holes.pop() if holes else taken.pop(0)
         new_sources[k], new_targets[k] = source, target
         v = pool.p2v[source]
         after.v2p[v], after.p2v[target], after.p2v[source] = target, v, -1
@@ -51,5 +65,10 @@ def compact(
             page = moved[source * page_bytes : (source + 1) * page_bytes]
             moved[target * page_bytes : (target + 1) * page_bytes] = page
     after.hole_stack[: len(holes)] = holes
-    after = after._replace(hole_top=len(holes), watermark=last, epoch=pool.epoch + 1)
+    after = after._replace(
+        hole_top=len(holes),
+        watermark=pool.watermark + fresh - retreat,
+        seat=pool.seat + (retreat + skip if side == "low" else -(fresh + skip)),
+        epoch=pool.epoch + 1,
+    )
     return after, new_sources, new_targets, bytes(moved) if moved is not None else None, {"count_mismatch": 0}

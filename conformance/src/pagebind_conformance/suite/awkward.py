@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 import torch
-from pagebind.ops import AllocSpec, FreeSpec
+from pagebind.ops import AllocSpec, CompactSpec, FreeSpec
 from pagebind.words import Form
 
 from pagebind_conformance import generate
-from pagebind_conformance.oracle import SubPool
+from pagebind_conformance.oracle import DOWN, FLOAT, UP, Block, Chain, SubPool
 from pagebind_conformance.subject import Subject
+from pagebind_conformance.suite.evict import spec as evict_spec
 from pagebind_conformance.suite.extend import pool_of
 from pagebind_conformance.suite.extend import spec as extend_spec
 from pagebind_conformance.suite.read_stream import spec as stream_spec
@@ -20,7 +22,9 @@ from pagebind_conformance.suite.release import spec as release_spec
 from pagebind_conformance.suite.translate import spec as translate_spec
 from pagebind_conformance.suite.truncate import spec as truncate_spec
 from pagebind_conformance.trial.alloc import alloc
-from pagebind_conformance.trial.extend import extend
+from pagebind_conformance.trial.compact import compact
+from pagebind_conformance.trial.evict import evict
+from pagebind_conformance.trial.extend import extend, extend_and_tell
 from pagebind_conformance.trial.free import free
 from pagebind_conformance.trial.read_stream import read_stream
 from pagebind_conformance.trial.read_table import read_table
@@ -159,11 +163,60 @@ def test_tables_of_a_sink_alone(subject: Subject) -> None:
     read_table(subject, table_spec(1), [[0, 1, -1]], [0], [3], [0, -1], width=3)
     free(subject, FreeSpec(max_items=512), nothing(), [0, 1])
     alloc(subject, AllocSpec(max_items=512), nothing(), 2)
+    alloc(subject, AllocSpec(max_items=512, borrowed=True), nothing(), [0, 1, -1])
+    compact(subject, CompactSpec(max_pages=4), nothing(), 1)
+    chained = nothing()._replace(chain=Chain((Block(UP, 0, 1), Block(FLOAT, 1, 0), Block(DOWN, 1, 1)), 1))
+    alloc(subject, AllocSpec(max_items=512), chained, 2)
     for form in ("token", "page"):
         extend(subject, extend_spec(2, form=form), [[-1] * 4], [0], [0], [0, 3], nothing(), capacity=3)
+        evict(subject, evict_spec("head", 2, form=form), [[1, 0, -1, 3]], [0], [0], [4], nothing(), [0], capacity=2)
 
 
 @pytest.mark.extended
 def test_ids_bound_by_hand_cannot_push_past_the_end_of_a_stack(subject: Subject) -> None:
     pool = SubPool([0, 1, 2, 3, -1], [0, 1, 2, 3, -1], [3, 2, 1, 0], [0] * 4, 3, 0, 0)  # all bound, all on the stack
     free(subject, FreeSpec(max_items=512), pool, [1, 2, 3])
+
+
+@forms
+@page_sizes
+@index_dtypes
+@pytest.mark.extended
+def test_ids_that_an_extension_tells_go_to_a_borrower_and_come_back_by_rows(
+    subject: Subject, page_size: int, form: Form, index_dtype: torch.dtype
+) -> None:
+    """A window beside its owner: what starves is borrowed by nobody, a head goes early, a tail before its truncate."""
+    kinds: dict[str, Any] = {"index_dtype": index_dtype}
+    owner = generate.sub_pool(Random(page_size), 12, 9, 0, 0)  # 8 pages
+    window = SubPool([0, *[-1] * 12], [0, *[-1] * 6], [0] * 12, [0] * 6, 0, 0, 0)  # 5 pages, ids of the owner
+    rows, lanes = [generate.spread([-1] * 6, page_size, form) for _ in range(2)], [1, 0]
+    growing = extend_spec(page_size, form=form, emits=True, **kinds)
+    borrow = AllocSpec(max_items=512, borrowed=True, **kinds)
+    tokens = 4 * page_size
+    rows, owner, _, told = extend_and_tell(
+        subject, growing, rows, lanes, [0, 0], [0, tokens, 2 * tokens], owner, 10, capacity=2 * tokens, pages=8
+    )
+    assert told is not None
+    window, _, pages = alloc(subject, borrow, window, told.new_ids)
+    assert pages == [1, 2, 3, 4, 5, *[0] * 5]
+    head = evict_spec("head", page_size, form=form, **kinds)
+    window, first, _ = evict(
+        subject, head, rows, lanes, [0, 0], [2 * page_size, page_size], window, [0, 0], capacity=4, pages=3
+    )
+    assert first == [1, 2]
+    more = 2 * page_size
+    rows, owner, _, told = extend_and_tell(
+        subject, growing, rows, lanes, [tokens] * 2, [0, more, 2 * more], owner, 6, capacity=2 * more, pages=4
+    )
+    assert told is not None
+    assert told.new_ids == [0, 0, 0, 0, -1, -1]
+    window, _, pages = alloc(subject, borrow, window, told.new_ids)
+    assert not any(pages)
+    tail = evict_spec("tail", page_size, form=form, **kinds)
+    lens = [tokens + more] * 2
+    window, first, freed = evict(subject, tail, rows, lanes, [page_size] * 2, lens, window, first, capacity=12)
+    assert first == [1, 1]
+    assert sum(p > 0 for p in freed) == 2
+    cut = truncate_spec(page_size, form=form, **kinds)
+    rows, owner, _ = truncate(subject, cut, rows, lanes, lens, [page_size] * 2, owner, capacity=12)
+    assert (window.hole_top, window.watermark, owner.hole_top) == (5, 5, 6)

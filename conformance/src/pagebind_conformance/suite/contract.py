@@ -17,15 +17,43 @@ from pagebind.plan import plan_with
 from pagebind_conformance.guarded import Guarded, Unspecified
 from pagebind_conformance.subject import Subject
 from pagebind_conformance.trial.call import GuardedPool, call, compare
-from pagebind_conformance.trial.sample import NUM, Call, same, sample
+from pagebind_conformance.trial.sample import CALL_IDS, CALLS, NUM, VARIANTS, Call, same, sample
 
 GROUP = "contract"
 
 every_operation = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=list(OPERATIONS))
+every_call = pytest.mark.parametrize(("operation", "variant"), CALLS, ids=CALL_IDS)
 
-WITH_POOL = [ops.ALLOC, ops.FREE, ops.EXTEND, ops.TRUNCATE, ops.RELEASE, ops.COMPACT]
+WITH_POOL = [
+    (operation, variant)
+    for operation in (ops.ALLOC, ops.FREE, ops.EXTEND, ops.TRUNCATE, ops.RELEASE, ops.EVICT, ops.COMPACT)
+    for variant in ("", *VARIANTS.get(operation.name, {}))
+]
 
-WITH_FEATURES = [ops.READ_TABLE, ops.TRANSLATE, ops.READ_STREAM, ops.EXTEND, ops.TRUNCATE, ops.RELEASE, ops.COMPACT]
+WITH_FEATURES: list[tuple[Operation[Any, Any], dict[str, Any]]] = [
+    (ops.READ_TABLE, {}),
+    (ops.TRANSLATE, {"ranks": 2}),
+    (ops.READ_STREAM, {}),
+    (ops.ALLOC, {"borrowed": True}),
+    (ops.FREE, {"borrowed": True}),
+    (ops.EXTEND, {"emits": True}),
+    (ops.TRUNCATE, {}),
+    (ops.RELEASE, {}),
+    (ops.EVICT, {}),
+    (ops.COMPACT, {}),
+]
+"""Operations whose specs ask for features, with what asks for the most."""
+
+
+def planned_sample(
+    subject: Subject, operation: Operation[Any, Any], variant: str, bs: int = 5
+) -> tuple[Any, Any, Call]:
+    """Return a new plan of the backend's own or of a composed form, its spec, and the arguments of a call."""
+    spec, arguments = sample(operation, subject.device, bs, variant)
+    if operation.name in subject.backend.planners:
+        subject.need(operation, spec)
+    return plan_with(subject.backend, operation, spec, subject.device, "count", subject.options), spec, arguments
+
 
 FLAWS: list[tuple[str, Any]] = [
     ("page_size", 0),
@@ -59,7 +87,10 @@ def wrong(name: str, tensor: torch.Tensor, operation: str) -> Iterator[tuple[str
     if operation != "translate" or name not in ("ids", "out"):
         doubled = tensor.repeat_interleave(2, dim=-1)
         yield "stride", doubled[..., ::2]
-    if name in ("v2p", "p2v"):
+    if name == "chain":
+        yield "memory", tensor.clone()  # the state block is no row of it
+        yield "width", tensor[:, :-1]
+    elif name in ("v2p", "p2v"):
         yield "length", tensor[:1]
     elif name == "request_table":
         yield "width", tensor[:, :1]
@@ -74,21 +105,23 @@ def flawed(operation: Operation[Any, Any], arguments: Call) -> Iterator[tuple[st
             for part, tensor in value.parts.items():
                 for flaw, view in wrong(part, tensor.view, operation.name):
                     if (part, flaw) not in (("v2p", "stride"), ("p2v", "stride")) or view.stride(-1) != 1:
-                        yield f"{flaw} of {part}", arguments | {name: value.tables._replace(**{part: view})}
+                        changed: dict[str, Any] = {part: view}
+                        yield f"{flaw} of {part}", arguments | {name: value.tables._replace(**changed)}
         elif isinstance(value, Guarded):
             for flaw, view in wrong(name, value.view, operation.name):
                 if (operation.name, flaw) not in NO_FLAW:
                     yield f"{flaw} of {name}", arguments | {name: view}
 
 
-NO_FLAW = {("extend", "width"), ("truncate", "width"), ("release", "width"), ("assign", "width")}
+NO_FLAW = {(name, "width") for name in ("extend", "truncate", "release", "assign", "evict")}
 """Rows too narrow for a call's lengths are clipped, not refused, by these."""
 
 
-@every_operation
-def test_a_flawed_argument_is_refused_and_changes_nothing(subject: Subject, operation: Operation[Any, Any]) -> None:
-    spec, arguments = sample(operation, subject.device)
-    planned = plan_with(subject.backend, operation, spec, subject.device, "count", subject.options)
+@every_call
+def test_a_flawed_argument_is_refused_and_changes_nothing(
+    subject: Subject, operation: Operation[Any, Any], variant: str
+) -> None:
+    planned, _, arguments = planned_sample(subject, operation, variant)
     for flaw, bad in flawed(operation, arguments):
         try:
             call(planned, operation, bad)
@@ -145,9 +178,23 @@ def test_a_flawed_spec_is_refused_when_planned(
         replace(spec, **{field: value})
 
 
-@every_operation
-def test_an_empty_batch_launches_nothing(subject: Subject, operation: Operation[Any, Any]) -> None:
-    spec, arguments = sample(operation, subject.device, bs=0)
+def test_a_state_block_that_is_not_its_row_of_the_chain_is_refused(subject: Subject) -> None:
+    planned, _, arguments = planned_sample(subject, ops.ALLOC, "float")
+    tables = arguments["tables"].tables
+    for wrong_tables in (
+        tables._replace(place=0),
+        tables._replace(place=3),
+        tables._replace(place=-1),
+        tables._replace(state=tables.chain[2]),
+    ):
+        with pytest.raises(InvalidArgument, match="place"):
+            call(planned, ops.ALLOC, arguments | {"tables": wrong_tables})
+        compare(arguments)
+
+
+@every_call
+def test_an_empty_batch_launches_nothing(subject: Subject, operation: Operation[Any, Any], variant: str) -> None:
+    own, spec, arguments = planned_sample(subject, operation, variant, bs=0)
     launched = []
     record = replace(
         subject.backend,
@@ -156,16 +203,16 @@ def test_an_empty_batch_launches_nothing(subject: Subject, operation: Operation[
     )
     call(plan_with(record, operation, spec, subject.device, "count", LaunchOptions()), operation, arguments)
     assert not launched
-    call(plan_with(subject.backend, operation, spec, subject.device, "count", subject.options), operation, arguments)
+    call(own, operation, arguments)
     compare(arguments)
 
 
-@pytest.mark.parametrize("operation", WITH_FEATURES, ids=lambda operation: operation.name)
-def test_features_that_are_not_declared_are_refused_by_name(subject: Subject, operation: Operation[Any, Any]) -> None:
+@pytest.mark.parametrize(("operation", "asking"), WITH_FEATURES, ids=[one[0].name for one in WITH_FEATURES])
+def test_features_that_are_not_declared_are_refused_by_name(
+    subject: Subject, operation: Operation[Any, Any], asking: dict[str, Any]
+) -> None:
     subject.need(operation)
-    spec, _ = sample(operation, subject.device)
-    if operation.name == "translate":
-        spec = replace(spec, ranks=2)
+    spec = replace(sample(operation, subject.device)[0], **asking)
     asked = operation.features(spec)
     bare = replace(subject.backend, features=frozenset())
     with pytest.raises(Unsupported, match=min(asked)):
@@ -176,35 +223,52 @@ def test_features_that_are_not_declared_are_refused_by_name(subject: Subject, op
             plan_with(lacking, operation, spec, subject.device, "count", LaunchOptions())
 
 
-@every_operation
-def test_warming_up_changes_no_result(subject: Subject, operation: Operation[Any, Any]) -> None:
-    spec, arguments = sample(operation, subject.device)
-    cold = plan_with(subject.backend, operation, spec, subject.device, "count", subject.options)
+@every_call
+def test_warming_up_changes_no_result(subject: Subject, operation: Operation[Any, Any], variant: str) -> None:
+    cold, _, arguments = planned_sample(subject, operation, variant)
     call(cold, operation, arguments)
-    warm = plan_with(subject.backend, operation, spec, subject.device, "count", subject.options)
+    warm, _, again = planned_sample(subject, operation, variant)
     warm.warmup()
     warm.warmup()
-    _, again = sample(operation, subject.device)
     call(warm, operation, again)
     assert same(again, arguments) is None
 
 
-@pytest.mark.parametrize("operation", WITH_POOL, ids=lambda operation: operation.name)
+GARBAGE = {
+    "huge": (10**9, 10**9, 0, 0, 10**9),
+    "negative": (-5, -7, -9, 0, -3),
+    "overflow": (2**62, -(2**62), 2**62, 0, 2**63 - 1),
+    "full": (NUM, NUM, NUM, 0, 0),
+}
+"""The first words of a state block: both tops, watermark, epoch and seat."""
+
+
 @pytest.mark.parametrize(
-    "words", [(10**9, 10**9, 0), (-5, -7, -9), (2**62, -(2**62), 2**62), (NUM, NUM, NUM)], ids=["huge", "negative",
-    "overflow", "full"]
-)  # fmt: skip
+    ("operation", "variant"), WITH_POOL, ids=[f"{one.name}-{variant}".rstrip("-") for one, variant in WITH_POOL]
+)
+@pytest.mark.parametrize("words", GARBAGE.values(), ids=list(GARBAGE))
 def test_a_state_block_of_garbage_touches_no_other_memory(
-    subject: Subject, operation: Operation[Any, Any], words: tuple[int, ...]
+    subject: Subject, operation: Operation[Any, Any], variant: str, words: tuple[int, ...]
 ) -> None:
-    subject.need(operation)
-    spec, arguments = sample(operation, subject.device)
+    spec, arguments = sample(operation, subject.device, variant=variant)
+    subject.need(operation, spec)
     pool = arguments["tables"]
-    garbage = pool.parts["state"].before_values()
-    garbage[: len(words)] = words
-    pool.parts["state"] = Guarded(garbage, torch.int64, subject.device)
+    blocks = pool.blocks[pool.place or 0]
+    blocks[: len(words)] = words
+    pool.parts["state" if pool.place is None else "chain"] = pool.placed_blocks(subject.device)
     call(subject.plan(operation, spec), operation, arguments)
-    written = {"request_table", "ids", "pages", "slots", "freed", "sources", "targets", "buffer", *pool.parts}
-    if operation is ops.FREE:
+    written = {*pool.parts, "request_table", "ids", "pages", "slots", "freed", "sources", "targets", "buffer", "first"}
+    written |= {"token_ids", "new_ids", "new_pages"}
+    if operation is ops.FREE or (operation is ops.ALLOC and spec.borrowed):
         written -= {"ids"}
-    compare(arguments, {part: Unspecified(lambda got: None) for part in written})
+    if operation is ops.EVICT:
+        written -= {"request_table"}
+    allowed: dict[str, Any] = {part: Unspecified(lambda got: None) for part in written}
+    if pool.place is not None:
+        allowed["chain"] = Unspecified(lambda got: _others_changed(got, pool))
+    compare(arguments, allowed)
+
+
+def _others_changed(got: list[list[int]], pool: GuardedPool) -> str | None:
+    changed = [j for j, words in enumerate(got) if j != pool.place and words != pool.blocks[j]]
+    return f"of neighbours the blocks {changed} have changed" if changed else None

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pagebind import LaunchOptions
 from pagebind.errors import FaultError, InvalidArgument
 from pagebind.ops import EXTEND, ExtendSpec
 
@@ -19,7 +20,7 @@ from pagebind_conformance.guarded import Layout
 from pagebind_conformance.oracle import SubPool
 from pagebind_conformance.subject import Subject
 from pagebind_conformance.trial.call import How
-from pagebind_conformance.trial.extend import extend
+from pagebind_conformance.trial.extend import extend, extend_and_tell
 
 OPERATION = EXTEND
 LONG = torch.int64
@@ -41,14 +42,28 @@ SPECS = [
 ]
 
 
+EMITTING = [
+    spec(1, emits=True),
+    spec(1, form="page", emits=True, id_dtype=LONG, index_dtype=LONG),
+    spec(4, emits=True, id_dtype=LONG, length_dtype=LONG),
+    spec(4, form="page", emits=True, indptr_dtype=LONG),
+    spec(3, emits=True, index_dtype=LONG, row_dtype=LONG, out_dtype=LONG),
+    spec(3, form="page", emits=True, id_dtype=LONG, multiplier=5),
+]
+
+
 def identify(value: ExtendSpec) -> str:
-    """Spell a spec: `ps4-token-x3-i64i32i32i64i32` (index, row, length, indptr, out)."""
+    """Spell a spec: `ps4-token-x3-i64i32i32i64i32` (index, row, length, indptr, out, then id where it emits)."""
     parts = [f"ps{value.page_size}", value.form] + ([f"x{value.multiplier}"] if value.multiplier > 1 else [])
-    dtypes = (value.index_dtype, value.row_dtype, value.length_dtype, value.indptr_dtype, value.out_dtype)
+    dtypes = [value.index_dtype, value.row_dtype, value.length_dtype, value.indptr_dtype, value.out_dtype]
+    if value.emits:
+        parts.append("emits")
+        dtypes.append(value.id_dtype)
     return "-".join([*parts, "".join(f"i{8 * dtype.itemsize}" for dtype in dtypes)])
 
 
 every_spec = pytest.mark.parametrize("planned", SPECS, ids=identify)
+emitting_specs = pytest.mark.parametrize("planned", EMITTING, ids=identify)
 forms = pytest.mark.parametrize("form", ["token", "page"])
 
 
@@ -187,9 +202,110 @@ def test_case_17_full_checks_refuse_a_starved_call_and_write_nothing(subject: Su
     extend(subject, SPECS[0], [[-1] * 9], [0], [0], [0, 5], pool, capacity=6, how=how)
 
 
-@every_spec
+# ---- calls that tell what they took ----
+
+
+@forms
+def test_a_plan_that_emits_tells_the_id_of_every_token_and_the_pages_it_took(subject: Subject, form: str) -> None:
+    pool = pool_of({3: 5}, [2, 4], [1, 9, 8], 5)
+    rows = [generate.spread([3, -1, -1, -1], 3, form), generate.spread([-1] * 4, 3, form)]
+    planned = spec(3, form=form, emits=True)
+    *_, told = extend_and_tell(subject, planned, rows, [0, 1], [2, 0], [0, 5, 6], pool, 5, capacity=8)
+    assert told is not None
+    assert told.token_ids[:6] == [11, 24, 25, 26, 27, 3]  # of ids 3; 8; 9; and 1 of the second lane
+    assert (told.new_ids, told.new_pages) == ([8, 9, 1, -1, -1], [4, 2, 6, -1, -1])
+
+
+@emitting_specs
+@pytest.mark.parametrize("told", [0, 5, 6, 40], ids="told{}".format)
+def test_pages_that_have_no_room_are_not_told_and_room_past_them_is_padded(
+    subject: Subject, planned: ExtendSpec, told: int
+) -> None:
+    ps = planned.page_size
+    pool = generate.sub_pool(Random(2), 40, 40, 3, 4)
+    rows = [generate.spread([-1] * 4, ps, planned.form) for _ in range(3)]
+    indptr = [0, 3 * ps, 3 * ps, 6 * ps]
+    extend_and_tell(subject, planned, rows, [2, 0, 1], [0] * 3, indptr, pool, told, capacity=6 * ps + 2, pages=6)
+
+
+@emitting_specs
+def test_pages_that_starve_or_are_bound_by_hand_are_told_as_the_sink(subject: Subject, planned: ExtendSpec) -> None:
+    ps = planned.page_size
+    rows, indptr = [generate.spread([-1] * 6, ps, planned.form) for _ in range(2)], [0, 4 * ps, 9 * ps]
+    starving = pool_of({3: 5}, [2, 4], [9, 8, 7, 6, 1], 9)
+    *_, told = extend_and_tell(subject, planned, rows, [1, 0], [0, 0], indptr, starving, 12, capacity=9 * ps)
+    assert told is not None
+    assert (told.new_ids, told.new_pages) == (
+        [1, 6, 7, 8, 0, 0, 0, 0, 0, -1, -1, -1],
+        [4, 2, 10, 11, 0, 0, 0, 0, 0, -1, -1, -1],
+    )
+    assert told.token_ids[4 * ps :] == [*range(ps)] * 5
+    by_hand = pool_of({3: 5}, [2, 4], [9, 8, 7, 6, 1], 5)
+    by_hand.v2p[6], by_hand.p2v[11] = 11, 6
+    *_, told = extend_and_tell(subject, planned, rows, [1, 0], [0, 0], indptr, by_hand, 12, capacity=9 * ps)
+    assert told is not None
+    assert (told.new_ids[:3], told.new_pages[:3]) == ([1, 0, 7], [4, 0, 6])
+
+
+@emitting_specs
+def test_tokens_without_an_id_are_told_as_holes(subject: Subject, planned: ExtendSpec) -> None:
+    ps = planned.page_size
+    pool = pool_of({3: 5}, [], [1, 2, 6], 5)
+    pages = (-1, -5, 12, 400, 4, 0, 3)  # of the page the new tokens go on in; 12 and up lie past the table
+    for page in pages[::3] if subject.slow else pages:
+        cells = [page * ps + i for i in range(ps)] if planned.form == "token" else [page]
+        rows = [cells + [-7] * (2 * len(cells)), generate.spread([3, -1, -1], ps, planned.form)]
+        indptr = [0, 4 * ps, 5 * ps, 8 * ps, 8 * ps + 2]
+        for capacity in (8 * ps + 2, 7 * ps):
+            extend_and_tell(subject, planned, rows, [0, 2, 1, -1], [1, 0, 1, 0], indptr, pool, 4, capacity=capacity)
+
+
+@emitting_specs
+def test_an_empty_call_tells_nothing(subject: Subject, planned: ExtendSpec) -> None:
+    pool = generate.sub_pool(Random(1), 12, 12, 3, 2)
+    extend_and_tell(subject, planned, [[-1] * 4], [], [], [0], pool, 3, capacity=3)
+    extend_and_tell(subject, planned, [[-1] * 4] * 2, [0, 1], [0, 0], [1, 1, 1], pool, 3, capacity=3)
+
+
+def test_case_10_an_emitted_id_past_32_bits_is_exact_or_refused(subject: Subject) -> None:
+    big: dict[str, Any] = {"num_virtual": 3000, "num_physical": 8, "form": "page", "emits": True, "out_dtype": LONG}
+    planned = spec(1_000_000, **big, id_dtype=LONG)
+    pool = SubPool([0] + [-1] * 3000, [0] + [-1] * 8, [2999] * 3000, [0] * 8, 1, 0, 4)
+    *_, told = extend_and_tell(subject, planned, [[-1]], [0], [0], [0, 2], pool, 1, capacity=2)
+    assert told is not None
+    assert told.token_ids == [2_999_000_000, 2_999_000_001]
+    with pytest.raises(InvalidArgument, match="2999999999"):
+        spec(1_000_000, **big)
+
+
+@pytest.mark.parametrize("emits", [True, False], ids=["emitting", "silent"])
+def test_what_is_emitted_is_given_exactly_where_it_is_planned(subject: Subject, emits: bool) -> None:
+    pool = generate.sub_pool(Random(1), 12, 12, 3, 2)
+    planned = spec(1, emits=emits)
+    told = None if emits else 2
+    with pytest.raises(InvalidArgument, match="token_ids"):
+        extend_and_tell(subject, planned, [[-1] * 4], [0], [0], [0, 2], pool, told, capacity=2)
+
+
+@emitting_specs
+def test_launch_sizes_change_nothing_that_is_told(subject: Subject, planned: ExtendSpec) -> None:
+    rng = Random(4)
+    pool = generate.sub_pool(rng, 300, 300, 60, 30)
+    prefixes = [rng.randint(0, 5) for _ in range(45)]
+    rows = held_rows(rng, pool, prefixes, 9, planned.page_size, planned.form)
+    indptr = generate.offsets(rng, [rng.choice([0, 1, 3]) for _ in range(45)], planned.indptr_dtype, slack=1)
+    order = rng.sample(range(45), 45)
+    for programs in (2,) if subject.slow else (2, 1, 16):
+        options = LaunchOptions(threads=32, programs=programs)
+        extend_and_tell(
+            subject, planned, rows, order, [prefixes[r] for r in order], indptr, pool, 50, capacity=indptr[-1],
+            how=How(options=options),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("planned", [*SPECS, *EMITTING], ids=identify)
 def test_generated_extensions_equal_the_oracle(subject: Subject, planned: ExtendSpec) -> None:
-    @subject.generated()
+    @subject.generated(0.6)
     @given(
         rng=generate.RANDOM,
         bs=st.integers(0, 8),
@@ -216,7 +332,10 @@ def test_generated_extensions_equal_the_oracle(subject: Subject, planned: Extend
         req_rows = [r if rng.random() >= wild else rng.choice([-1, bs]) for r in range(bs)]
         how = How(layouts={"request_table": Layout(row_gap=gap, shift=gap), "slots": Layout(shift=gap)})
         pages = rng.choice([None, 3])
-        extend(subject, planned, rows, req_rows, prefixes, indptr, pool, capacity=capacity, pages=pages, how=how)
+        told = rng.choice([0, 3, 60]) if planned.emits else None
+        extend_and_tell(
+            subject, planned, rows, req_rows, prefixes, indptr, pool, told, capacity=capacity, pages=pages, how=how
+        )
 
     equal()
 

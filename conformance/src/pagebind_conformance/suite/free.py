@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,6 +13,7 @@ from pagebind.errors import FaultError
 from pagebind.ops import FREE, AllocSpec, FreeSpec
 
 from pagebind_conformance import generate
+from pagebind_conformance.generate import STACK_POISON
 from pagebind_conformance.oracle import SubPool
 from pagebind_conformance.subject import Subject
 from pagebind_conformance.trial.alloc import alloc
@@ -26,14 +28,18 @@ SPECS = [
     FreeSpec(max_items=512, index_dtype=LONG),
     FreeSpec(max_items=512, index_dtype=LONG, id_dtype=LONG),
 ]
+BORROWED = [replace(planned, borrowed=True) for planned in SPECS]
 
 
 def identify(value: FreeSpec) -> str:
     """Spell a spec by the dtypes of index and ids."""
-    return f"i{8 * value.index_dtype.itemsize}i{8 * value.id_dtype.itemsize}"
+    kinds = f"i{8 * value.index_dtype.itemsize}i{8 * value.id_dtype.itemsize}"
+    return f"borrowed-{kinds}" if value.borrowed else kinds
 
 
 every_spec = pytest.mark.parametrize("planned", SPECS, ids=identify)
+borrowed_specs = pytest.mark.parametrize("planned", BORROWED, ids=identify)
+all_specs = pytest.mark.parametrize("planned", [*SPECS, *BORROWED], ids=identify)
 
 
 def three_bound() -> SubPool:
@@ -110,10 +116,101 @@ def test_counting_off_moves_positions_and_no_counter(subject: Subject) -> None:
     free(subject, SPECS[0], three_bound(), [1, 0, 9, 3, -1], how=How(checks="off"))
 
 
-@every_spec
+@all_specs
+def test_the_hosts_page_count_is_held_against_the_lanes_served(subject: Subject, planned: FreeSpec) -> None:
+    for claimed in (2, 3, 0, None):
+        free(subject, planned, three_bound(), [3, -1, 1, 0], pages=claimed)
+    free(subject, planned, three_bound(), [1, 1, 1], pages=1)
+    free(subject, planned, three_bound(), [-1], pages=0)
+    free(subject, planned, three_bound(), [], pages=3)  # an empty call counts nothing
+
+
+def test_a_count_that_is_off_is_not_counted_where_counting_is_off_and_refused_where_all_is_checked(
+    subject: Subject,
+) -> None:
+    for planned in (SPECS[0], BORROWED[0]):
+        free(subject, planned, three_bound(), [1, 3], pages=1, how=How(checks="off"))
+        with pytest.raises(FaultError, match="count_mismatch: 2") as caught:
+            free(subject, planned, three_bound(), [1, 3], pages=1, how=How(checks="full"))
+        assert caught.value.counters == {"count_mismatch": 1}
+        free(subject, planned, three_bound(), [1, 3], pages=2, how=How(checks="full"))
+
+
+# ---- ids of another sub-pool ----
+
+
+def window() -> SubPool:
+    """Return a sub-pool that borrows ids 1 to 6, of which 2 and 5 have no page in it; nothing is on its stacks."""
+    return SubPool(
+        [0, 3, -1, 1, 2, -1, 4, -1], [0, 3, 4, 1, 6, -1, -1], [STACK_POISON] * 7, [STACK_POISON] * 6, 0, 0, 4, 5
+    )
+
+
+@borrowed_specs
+def test_a_borrower_pushes_pages_and_no_ids(subject: Subject, planned: FreeSpec) -> None:
+    after, freed = free(subject, planned, window(), [4, -1, 6])
+    assert freed == [2, -1, 4]
+    assert (after.hole_stack[:2], after.hole_top, after.virtual_top, after.epoch) == ([2, 4], 2, 0, 6)
+    assert after.virtual_stack == [STACK_POISON] * 7
+
+
+@borrowed_specs
+def test_a_borrowed_id_without_a_page_here_is_a_hole(subject: Subject, planned: FreeSpec) -> None:
+    pool = window()
+    pool.v2p[5] = -7
+    _, freed = free(subject, planned, pool, [2, 5, 3, 2], pages=1)
+    assert freed == [-1, -1, 1, -1]
+    free(subject, planned, pool, [2, 5, 3], pages=1, how=How(checks="full"))
+
+
+@borrowed_specs
+def test_a_borrower_counts_the_sink_ids_past_the_table_and_repeats(subject: Subject, planned: FreeSpec) -> None:
+    least, most = generate.LIMITS[planned.id_dtype]
+    pool = window()
+    pool.v2p[2] = 0  # no page: a fault
+    pool.v2p[5] = 6
+    free(subject, planned, pool, [0, 7, most, least, 2, 5, 1])
+    free(subject, planned, window(), [4, 2, 4, 4, -1, 6, 2])
+    with pytest.raises(FaultError, match="double_free: 4") as caught:
+        free(subject, planned, window(), [4, 2, 4], how=How(checks="full"))
+    assert caught.value.counters == {"double_free": 1}
+
+
+@borrowed_specs
+def test_a_borrower_frees_the_same_id_again_after_another_borrowing_alone(subject: Subject, planned: FreeSpec) -> None:
+    placed = GuardedPool(window(), planned.index_dtype, subject.device)
+    pool, _ = free(subject, planned, window(), [4], placed)
+    pool, freed = free(subject, planned, pool, [4], placed)
+    assert freed == [-1]
+    lending = AllocSpec(max_items=4, borrowed=True, index_dtype=planned.index_dtype)
+    pool, _, pages = alloc(subject, lending, pool, [4], placed)
+    assert pages == [2]
+    _, freed = free(subject, planned, pool, [4], placed)
+    assert freed == [2]
+
+
+@borrowed_specs
+@pytest.mark.parametrize("size", [1, 33, 512], ids="size{}".format)
+def test_awkward_numbers_of_borrowed_ids(subject: Subject, planned: FreeSpec, size: int) -> None:
+    size = min(size, 150) if subject.slow else size
+    rng = Random(size)
+    pool = generate.borrower(generate.sub_pool(rng, 600, 700, 300, 30))
+    ids = rng.sample(range(1, 600), size)  # some of which have no page
+    free(subject, planned, pool, ids, pages=size)
+
+
+@pytest.mark.parametrize("planned", [*SPECS[::3], *BORROWED[::3]], ids=identify)
+@pytest.mark.parametrize("top", [-1, -(2**63), 2**63 - 1, 5], ids="top{}".format)
+def test_a_spoiled_top_pushes_into_the_stack_alone(subject: Subject, planned: FreeSpec, top: int) -> None:
+    free(subject, planned, window()._replace(hole_top=top), [4, 6, 1])
+    if not planned.borrowed:
+        free(subject, planned, window()._replace(virtual_top=top), [4, 6, 1])
+
+
+@all_specs
 @pytest.mark.parametrize("repeats", [False, True], ids=["distinct", "repeats"])
 def test_generated_frees_equal_the_oracle(subject: Subject, planned: FreeSpec, repeats: bool) -> None:
-    @subject.generated(0.5)
+    @subject.generated(0.4)
     @given(
         rng=generate.RANDOM,
         sizes=st.tuples(st.integers(2, 70), st.integers(2, 70)),
@@ -123,9 +220,11 @@ def test_generated_frees_equal_the_oracle(subject: Subject, planned: FreeSpec, r
     )
     def equal(rng: Random, sizes: tuple[int, int], live: int, holes: int, n: int) -> None:
         pool = generate.sub_pool(rng, *sizes, live, holes)
+        if planned.borrowed:
+            pool = generate.borrower(pool)
         ids = generate.page_ids(rng, n, range(1, sizes[0]), sizes[0], planned.id_dtype)
         if repeats and n:
             ids = [rng.choice(ids) for _ in ids]
-        free(subject, planned, pool, ids)
+        free(subject, planned, pool, ids, pages=rng.choice([None, None, 3]))
 
     equal()

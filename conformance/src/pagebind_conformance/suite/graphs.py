@@ -11,7 +11,6 @@ import pytest
 import torch
 from pagebind import LaunchOptions, Operation, ops
 from pagebind.errors import CaptureError
-from pagebind.ops import OPERATIONS
 from pagebind.plan import plan_with
 
 from pagebind_conformance import generate, oracle
@@ -20,13 +19,13 @@ from pagebind_conformance.subject import Subject
 from pagebind_conformance.suite.read_table import SPECS, identify
 from pagebind_conformance.trial.call import GuardedPool, call, compare
 from pagebind_conformance.trial.read_table import read_table_case
-from pagebind_conformance.trial.sample import same, sample
+from pagebind_conformance.trial.sample import CALL_IDS, CALLS, same, sample
 
 GROUP = "graphs"
 CUDA: Any = torch.cuda  # parts of it have no types
 LENGTHS = (1, 64, 999, 4096, 0, 4095, 33, 5000, 2)
 
-every_operation = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=list(OPERATIONS))
+every_call = pytest.mark.parametrize(("operation", "variant"), CALLS, ids=CALL_IDS)
 
 
 def capture(subject: Subject, *calls: tuple[Any, Operation[Any, Any], dict[str, Any]]) -> torch.cuda.CUDAGraph:
@@ -73,12 +72,14 @@ def test_a_replayed_table_follows_lengths_moved_on_the_device(subject: Subject, 
         compare(eager, expected)
 
 
-@every_operation
-def test_replays_equal_eager_calls_on_the_same_tensors(subject: Subject, operation: Operation[Any, Any]) -> None:
+@every_call
+def test_replays_equal_eager_calls_on_the_same_tensors(
+    subject: Subject, operation: Operation[Any, Any], variant: str
+) -> None:
     subject.need_mode("gpu", what="graph replay")
-    subject.need(operation)
-    spec, replayed = sample(operation, subject.device)
-    _, eager = sample(operation, subject.device)
+    spec, replayed = sample(operation, subject.device, variant=variant)
+    _, eager = sample(operation, subject.device, variant=variant)
+    subject.need(operation, spec)
     planned = subject.plan(operation, spec)
     graph = capture(subject, (planned, operation, replayed))
     compare(replayed)  # a capture runs nothing

@@ -17,6 +17,7 @@ from pagebind_conformance.trial.alloc import alloc
 from pagebind_conformance.trial.assign import assign
 from pagebind_conformance.trial.bind import bind
 from pagebind_conformance.trial.compact import compact
+from pagebind_conformance.trial.evict import evict
 from pagebind_conformance.trial.extend import extend
 from pagebind_conformance.trial.free import free
 from pagebind_conformance.trial.read_stream import read_stream
@@ -82,6 +83,22 @@ def test_more_than_65535_pages_are_taken_and_given_back(subject: Subject) -> Non
 
 
 @pytest.mark.extended
+def test_more_than_65535_ids_are_borrowed_and_more_rows_evicted(subject: Subject) -> None:
+    subject.need_mode("gpu", what="a batch over 65,535, in lists that cost minutes of a CPU,")
+    rng = Random(8)
+    num = MANY + 900
+    pool = generate.borrower(generate.sub_pool(rng, num, num, 30, 300))
+    ids = [v for v in range(1, num) if pool.v2p[v] < 0][:MANY]
+    rng.shuffle(ids)
+    asked = [v if rng.random() < 0.9 else rng.choice([0, -1]) for v in ids]
+    pool, _, _ = alloc(subject, ops.AllocSpec(max_items=MANY, borrowed=True), pool, asked)
+    rows, order = [[v] for v in ids], rng.sample(range(MANY), MANY)
+    for part, capacity in (("head", 60_000), ("tail", MANY)):
+        spec = ops.EvictSpec(part=part, max_bs=MANY, max_pages=MANY, page_size=1, form="page")  # type: ignore[arg-type]
+        pool, _, _ = evict(subject, spec, rows, order, [0] * MANY, [1] * MANY, pool, [0] * MANY, capacity=capacity)
+
+
+@pytest.mark.extended
 def test_more_than_65535_rows_are_extended_cut_assigned_and_emptied(subject: Subject) -> None:
     subject.need_mode("gpu", what="a batch over 65,535, in lists that cost minutes of a CPU,")
     rng = Random(5)
@@ -110,6 +127,13 @@ def test_more_than_65535_pages_move_into_holes(subject: Subject) -> None:
     subject.need_mode("gpu", "cpu", what="a retreat over 65,535")
     pool = generate.sub_pool(Random(6), 2 * MANY + 500, 3 * MANY, MANY + 400, MANY + 30)
     compact(subject, ops.CompactSpec(max_pages=2 * MANY, page_bytes=16), pool, MANY + 29)
+
+
+@pytest.mark.extended
+def test_more_than_65535_pages_of_the_low_end_move_into_fresh_ones(subject: Subject) -> None:
+    subject.need_mode("gpu", what="a retreat over 65,535, in lists that cost seconds of a CPU,")
+    pool = generate.sub_pool(Random(7), 2 * MANY + 500, 4 * MANY, MANY + 400, 30, seat=MANY)
+    compact(subject, ops.CompactSpec(max_pages=2 * MANY), pool, MANY, side="low", fresh=MANY - 30)
 
 
 @pytest.mark.extended

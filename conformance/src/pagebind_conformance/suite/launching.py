@@ -1,7 +1,11 @@
-"""A planned call only launches: the host does not wait, nothing is allocated, the caller's stream is used."""
+"""A planned call only launches: the host does not wait, nothing is allocated, the caller's stream is used.
+
+How often it launches is counted in a CUDA graph: one node a launch.
+"""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,29 +13,47 @@ from typing import Any
 import pytest
 import torch
 from pagebind import Operation
-from pagebind.ops import OPERATIONS
+from pagebind.ops import EVICT, TRUNCATE
 
 from pagebind_conformance.subject import Subject
 from pagebind_conformance.trial.call import call, compare
-from pagebind_conformance.trial.sample import same, sample
+from pagebind_conformance.trial.sample import CALL_IDS, CALLS, same, sample
 
 GROUP = "launching"
 CUDA: Any = torch.cuda  # parts of it have no types
 STALL = 400_000_000  # cycles, some 0.2 s: far above what a launch takes
 
-every_operation = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=list(OPERATIONS))
+MOST_LAUNCHES = {"alloc": 1, "free": 1, "compact": 2}
+"""Launches of a call that every variant of an operation has to do with."""
+
+every_call = pytest.mark.parametrize(("operation", "variant"), CALLS, ids=CALL_IDS)
 
 
-def warmed(subject: Subject, operation: Operation[Any, Any], what: str) -> Any:
+def warmed(subject: Subject, operation: Operation[Any, Any], variant: str, what: str) -> Any:
     """Return a warm plan of the backend's own, on a GPU; one call on spare tensors loads what it launches."""
     subject.need_mode("gpu", what=what)
     subject.need(operation)
-    spec, arguments = sample(operation, subject.device)
+    spec, arguments = sample(operation, subject.device, variant=variant)
     planned = subject.plan(operation, spec)
     planned.warmup()
     call(planned, operation, arguments)
     torch.cuda.synchronize(subject.device)
     return planned
+
+
+def launches(subject: Subject, operation: Operation[Any, Any], variant: str, bs: int) -> int:
+    """Return how many nodes a call is in a CUDA graph."""
+    planned = warmed(subject, operation, variant, "counting launches")
+    _, arguments = sample(operation, subject.device, bs, variant)
+    torch.cuda.synchronize(subject.device)
+    graph = CUDA.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        call(planned, operation, arguments)
+    nodes = ctypes.c_size_t()
+    driver = ctypes.CDLL("libcuda.so.1")
+    failed = driver.cuGraphGetNodes(ctypes.c_void_p(graph.raw_cuda_graph()), None, ctypes.byref(nodes))
+    assert failed == 0, f"cuGraphGetNodes returned {failed}"
+    return nodes.value
 
 
 @contextmanager
@@ -44,12 +66,14 @@ def refusing_waits() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-@every_operation
-def test_a_call_returns_while_its_stream_is_stalled(subject: Subject, operation: Operation[Any, Any]) -> None:
-    planned = warmed(subject, operation, "a stalled stream")
-    _, eager = sample(operation, subject.device)
+@every_call
+def test_a_call_returns_while_its_stream_is_stalled(
+    subject: Subject, operation: Operation[Any, Any], variant: str
+) -> None:
+    planned = warmed(subject, operation, variant, "a stalled stream")
+    _, eager = sample(operation, subject.device, variant=variant)
     call(planned, operation, eager)
-    _, stalled = sample(operation, subject.device)
+    _, stalled = sample(operation, subject.device, variant=variant)
     torch.cuda.synchronize(subject.device)
     stream = torch.cuda.current_stream(subject.device)
     with refusing_waits():
@@ -61,10 +85,10 @@ def test_a_call_returns_while_its_stream_is_stalled(subject: Subject, operation:
     assert same(stalled, eager) is None
 
 
-@every_operation
-def test_a_call_allocates_no_device_memory(subject: Subject, operation: Operation[Any, Any]) -> None:
-    planned = warmed(subject, operation, "counting allocations")
-    calls = [sample(operation, subject.device, bs)[1] for bs in (1, 5, 6, 3)]
+@every_call
+def test_a_call_allocates_no_device_memory(subject: Subject, operation: Operation[Any, Any], variant: str) -> None:
+    planned = warmed(subject, operation, variant, "counting allocations")
+    calls = [sample(operation, subject.device, bs, variant)[1] for bs in (1, 5, 6, 3)]
     torch.cuda.synchronize(subject.device)
     before = torch.cuda.memory_stats(subject.device)
     for arguments in calls:
@@ -74,12 +98,12 @@ def test_a_call_allocates_no_device_memory(subject: Subject, operation: Operatio
         assert after[counter] == before[counter], counter
 
 
-@every_operation
-def test_a_call_runs_on_the_callers_stream(subject: Subject, operation: Operation[Any, Any]) -> None:
-    planned = warmed(subject, operation, "a second stream")
-    _, eager = sample(operation, subject.device)
+@every_call
+def test_a_call_runs_on_the_callers_stream(subject: Subject, operation: Operation[Any, Any], variant: str) -> None:
+    planned = warmed(subject, operation, variant, "a second stream")
+    _, eager = sample(operation, subject.device, variant=variant)
     call(planned, operation, eager)
-    _, aside = sample(operation, subject.device)
+    _, aside = sample(operation, subject.device, variant=variant)
     torch.cuda.synchronize(subject.device)
     stream = CUDA.Stream(subject.device)
     with torch.cuda.stream(stream):
@@ -90,3 +114,22 @@ def test_a_call_runs_on_the_callers_stream(subject: Subject, operation: Operatio
     stream.synchronize()
     assert stalled, "the side stream was idle before its call could be told from one on the default stream"
     assert same(aside, eager) is None
+
+
+@pytest.mark.parametrize("bs", [1, 6], ids="bs{}".format)
+@pytest.mark.parametrize(
+    ("operation", "variant"),
+    [one for one in CALLS if one[0].name in MOST_LAUNCHES],
+    ids=[name for name in CALL_IDS if name.partition("-")[0] in MOST_LAUNCHES],
+)
+def test_a_call_launches_no_more_than_its_operation_needs(
+    subject: Subject, operation: Operation[Any, Any], variant: str, bs: int
+) -> None:
+    assert 1 <= launches(subject, operation, variant, bs) <= MOST_LAUNCHES[operation.name]
+
+
+@pytest.mark.parametrize("variant", ["", "tail", "row"], ids=["head", "tail", "row"])
+@pytest.mark.extended
+def test_an_eviction_launches_no_more_than_a_truncation(subject: Subject, variant: str) -> None:
+    for bs in (1, 6):
+        assert 1 <= launches(subject, EVICT, variant, bs) <= launches(subject, TRUNCATE, "", bs)

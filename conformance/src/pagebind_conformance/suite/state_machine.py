@@ -18,7 +18,7 @@ from pagebind_conformance.oracle import SubPool
 from pagebind_conformance.subject import Subject
 from pagebind_conformance.trial.alloc import alloc
 from pagebind_conformance.trial.assign import assign
-from pagebind_conformance.trial.call import GuardedPool, counted, hold
+from pagebind_conformance.trial.call import GuardedPool, hold
 from pagebind_conformance.trial.compact import compact
 from pagebind_conformance.trial.extend import extend
 from pagebind_conformance.trial.free import free
@@ -37,9 +37,9 @@ SEEDS = st.integers(0, 2**32 - 1)
 class Tables(RuleBasedStateMachine):
     """The model: which page each virtual id is bound to, by what calls gave out and took back, and what rows hold."""
 
-    def __init__(self, subject: Subject, page_size: int, form: str) -> None:
+    def __init__(self, subject: Subject, page_size: int, form: str, *, down: bool) -> None:
         super().__init__()
-        self.subject, self.ps, self.form = subject, page_size, form
+        self.subject, self.ps, self.form, self.down = subject, page_size, form, down
         sizes: dict[str, Any] = {"page_size": page_size, "form": form, "max_bs": ROWS}
         self.specs: dict[str, Any] = {
             "alloc": ops.AllocSpec(max_items=64),
@@ -62,8 +62,13 @@ class Tables(RuleBasedStateMachine):
 
     @initialize(seed=SEEDS)
     def begin(self, seed: int) -> None:
-        """Start empty, the ids in random order."""
+        """Start empty, the ids in random order; one that grows down has a neighbour below it that holds some bytes."""
         self.pool: SubPool = generate.sub_pool(Random(seed), NUM_VIRTUAL, NUM_PHYSICAL, 0, 0)
+        if self.down:
+            total = 3 + 2 * NUM_PHYSICAL
+            blocks = generate.empty_blocks((3, 2), total)
+            blocks[0] = blocks[0]._replace(watermark=seed % 9)
+            self.pool = generate.member(Random(seed), blocks, 1, total, NUM_VIRTUAL, 0)
         device = self.subject.device
         self.placed = GuardedPool(self.pool, torch.int32, device)
         self.rows = Guarded([[-1] * CELLS for _ in range(ROWS)], torch.int32, device)
@@ -95,12 +100,11 @@ class Tables(RuleBasedStateMachine):
             "v2p": parts["v2p"],
             "p2v": parts["p2v"],
             "freed": Guarded.poisoned((len(ids),), torch.int32, self.subject.device),
-            "state": parts["state"],
+            "state": None,
         }
         v2p, p2v, freed, _ = oracle.unbind(ids, self.pool.v2p, self.pool.p2v)
         expected = {"v2p": v2p, "p2v": p2v, "freed": freed}
-        hold(self.subject, ops.UNBIND, self.specs["unbind"], arguments,
-             expected | {"state": counted(self.placed.words, {})})  # fmt: skip
+        hold(self.subject, ops.UNBIND, self.specs["unbind"], arguments, expected)
         self.pool = self.pool._replace(v2p=v2p, p2v=p2v)
         self.adrift[0].extend(ids)
         self.adrift[1].extend(freed)
@@ -117,10 +121,10 @@ class Tables(RuleBasedStateMachine):
             "physical": Guarded(physical, torch.int32, self.subject.device),
             "v2p": parts["v2p"],
             "p2v": parts["p2v"],
-            "state": parts["state"],
+            "state": None,
         }
         v2p, p2v, _ = oracle.bind(virtual, physical, self.pool.v2p, self.pool.p2v)
-        expected = {"v2p": v2p, "p2v": p2v, "state": counted(self.placed.words, {})}
+        expected = {"v2p": v2p, "p2v": p2v}
         hold(self.subject, ops.BIND, self.specs["bind"], arguments, expected)
         self.pool = self.pool._replace(v2p=v2p, p2v=p2v)
         self.bound |= dict(zip(virtual, physical, strict=True))
@@ -129,10 +133,15 @@ class Tables(RuleBasedStateMachine):
     @rule(seed=SEEDS)
     def retreat(self, seed: int) -> None:
         """Compact, by no more than the holes, nor over a page that is adrift: no table tells where that is."""
-        most = min(self.pool.hole_top, self.pool.watermark - max(self.adrift[1], default=0))
+        pool, adrift = self.pool, self.adrift[1]
+        if self.down:
+            most = min(pool.hole_top, min(adrift, default=NUM_PHYSICAL) - pool.seat - 1)
+        else:
+            most = min(pool.hole_top, pool.seat + pool.watermark - max(adrift, default=0))
         self.pool, sources, targets, _ = compact(
-            self.subject, self.specs["compact"], self.pool, Random(seed).randint(0, most), placed=self.placed
-        )
+            self.subject, self.specs["compact"], pool, Random(seed).randint(0, most), placed=self.placed,
+            side="low" if self.down else "high",
+        )  # fmt: skip
         moved = dict(zip(sources, targets, strict=True))
         self.bound = {v: moved.get(p, p) for v, p in self.bound.items()}
 
@@ -216,10 +225,11 @@ class Tables(RuleBasedStateMachine):
         v2p, p2v = parts["v2p"], parts["p2v"]
         assert {v: p for v, p in enumerate(v2p) if v and p >= 0} == self.bound
         assert {v: p for p, v in enumerate(p2v) if p and v >= 0} == self.bound
-        top, holes, span = parts["state"][:3]
+        state = parts["chain"][self.placed.place] if self.down else parts["state"]
+        top, holes, span, _, seat = state[:5]
         free_ids, free_pages = parts["virtual_stack"][:top], parts["hole_stack"][:holes]
         assert sorted([*free_ids, *self.bound, *self.adrift[0]]) == list(range(1, NUM_VIRTUAL))
-        assert sorted([*free_pages, *self.bound.values(), *self.adrift[1]]) == list(range(1, span + 1))
+        assert sorted([*free_pages, *self.bound.values(), *self.adrift[1]]) == list(range(seat + 1, seat + span + 1))
 
     def forget(self, freed: list[int]) -> None:
         """Take the pages a call gave back out of the dictionary."""
@@ -242,12 +252,16 @@ class Tables(RuleBasedStateMachine):
         return self.pages(r, self.lens[r] - 1, self.lens[r])[0]
 
 
-@pytest.mark.parametrize(("page_size", "form"), [(1, "token"), (1, "page"), (4, "page"), (3, "token")])
-def test_any_sequence_of_operations_keeps_the_tables(subject: Subject, page_size: int, form: str) -> None:
+@pytest.mark.parametrize(
+    ("page_size", "form", "down"),
+    [(1, "token", False), (1, "page", True), (4, "page", False), (3, "token", False), (3, "token", True)],
+    ids=["1-token", "1-page-down", "4-page", "3-token", "3-token-down"],
+)
+def test_any_sequence_of_operations_keeps_the_tables(subject: Subject, page_size: int, form: str, down: bool) -> None:
     steps = 12 if subject.slow else 30
 
     class Machine(Tables):
         def __init__(self) -> None:
-            super().__init__(subject, page_size, form)
+            super().__init__(subject, page_size, form, down=down)
 
     run_state_machine_as_test(Machine, settings=settings(subject.generated(0.5), stateful_step_count=steps))

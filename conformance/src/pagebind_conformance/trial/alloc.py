@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pagebind.ops import ALLOC, AllocSpec
@@ -10,25 +11,59 @@ from pagebind_conformance import oracle
 from pagebind_conformance.guarded import Guarded
 from pagebind_conformance.oracle import SubPool
 from pagebind_conformance.subject import Subject
-from pagebind_conformance.trial.call import USUAL, GuardedPool, How, hold
+from pagebind_conformance.trial.call import USUAL, GuardedPool, How, call, compare, hold, repeating
 
 
 def alloc(
     subject: Subject,
     spec: AllocSpec,
     pool: SubPool,
-    asked: int,
+    asked: int | Sequence[int],
     placed: GuardedPool | None = None,
     how: How = USUAL,
 ) -> tuple[SubPool, list[int], list[int]]:
-    """Take `asked` pages; return the sub-pool afterwards, ids and pages. `placed` is where `pool` lies already."""
+    """Take `asked` pages, or one for each of the borrowed ids `asked`; return the sub-pool afterwards, ids and pages.
+
+    `placed` is where `pool` lies already. Where borrowed ids repeat, the sub-pool is as the backend left it.
+    """
     placed = placed or GuardedPool(pool, spec.index_dtype, subject.device, how)
+    n = asked if isinstance(asked, int) else len(asked)
     arguments: dict[str, Any] = {
         "tables": placed,
-        "ids": Guarded.poisoned((asked,), spec.id_dtype, subject.device, how.layout("ids")),
-        "pages": Guarded.poisoned((asked,), spec.id_dtype, subject.device, how.layout("pages")),
+        "ids": Guarded.poisoned((n,), spec.id_dtype, subject.device, how.layout("ids")),
+        "pages": Guarded.poisoned((n,), spec.id_dtype, subject.device, how.layout("pages")),
     }
+    if not isinstance(asked, int):
+        arguments["ids"] = Guarded(asked, spec.id_dtype, subject.device, how.layout("ids"))
     after, ids, pages, counters = oracle.alloc(pool, asked)
-    expected = placed.expected(pool, after, counters if how.checks != "off" else {})
-    hold(subject, ALLOC, spec, arguments, expected | {"ids": ids, "pages": pages}, how)
-    return after, ids, pages
+    seen = counters if how.checks != "off" else {}
+    if isinstance(asked, int) or not repeating([v for v in asked if v]):
+        hold(subject, ALLOC, spec, arguments, placed.expected(pool, after, seen) | {"ids": ids, "pages": pages}, how)
+        return after, ids, pages
+
+    # Of lanes that repeat an id one is served, with the page it would have alone: which one, only the backend tells.
+    call(subject.plan(ALLOC, spec, how.checks, how.options), ALLOC, arguments)
+    got = arguments["pages"].values()
+    served = _served(pool, asked, got, after)
+    after = after._replace(v2p=list(pool.v2p), p2v=list(pool.p2v))
+    for v, p in served:
+        after.v2p[v], after.p2v[p] = p, v
+    compare(arguments, placed.expected(pool, after, seen) | {"pages": got})
+    return after, ids, got
+
+
+def _served(pool: SubPool, asked: Sequence[int], got: Sequence[int], after: SubPool) -> list[tuple[int, int]]:
+    """Return each id that was served, and its page; hold that as many were as the oracle serves, each in its lane."""
+    lanes = [i for i, v in enumerate(asked) if v > 0]
+    distinct = list(range(len(pool.v2p), len(pool.v2p) + len(lanes)))  # ids of nobody, so that every lane shows a page
+    wide = pool._replace(v2p=pool.v2p[:-1] + [-1] * (len(lanes) + 2))
+    _, _, alone, _ = oracle.alloc(wide, distinct)
+    served = []
+    for k, i in enumerate(lanes):
+        if got[i] != 0:
+            assert got[i] == alone[k], f"lane {i} asks as number {k} and got page {got[i]}, not {alone[k]}"
+            served.append((asked[i], got[i]))
+    assert all(got[i] == 0 for i in set(range(len(asked))) - set(lanes)), "a lane that asks for nothing got a page"
+    wanted = {v for v, p in enumerate(after.v2p) if p != pool.v2p[v]}
+    assert sorted(v for v, _ in served) == sorted(wanted), f"{sorted(v for v, _ in served)} were served, not {wanted}"
+    return served

@@ -15,9 +15,14 @@ from pagebind import LaunchOptions, Operation
 from pagebind.errors import PagebindError
 from pagebind.ops import OPERATIONS
 from pagebind.words import (
+    BASE,
     COUNTERS,
     EPOCH,
+    GROWTH,
     HOLE_TOP,
+    PAGE_BYTES,
+    REACH,
+    SEAT,
     STATE_WORDS,
     TICKET,
     VIRTUAL_TOP,
@@ -26,7 +31,7 @@ from pagebind.words import (
 )
 
 from pagebind_conformance.guarded import POISON, POSITIONS, Guarded, Layout, Unspecified
-from pagebind_conformance.oracle import SubPool
+from pagebind_conformance.oracle import DOWN, Block, SubPool
 from pagebind_conformance.subject import Subject
 
 
@@ -53,15 +58,37 @@ LONGEST_VALUES = 200
 """Characters a message gives to the values of one argument."""
 
 
-def state_words(pool: SubPool | None = None) -> list[int]:
-    """Return a state block before a call: its counters are not 0, so that adding shows, spare words are poison."""
-    words = [POISON[torch.int64]] * TICKET + [0] * (STATE_WORDS - TICKET)
+def state_words(pool: SubPool | None = None, block: Block | None = None) -> list[int]:
+    """Return a state block before a call: its counters are not 0, so that adding shows, spare words are poison.
+
+    Without a `block` the sub-pool shares no chain, and nothing may depend on the words that tell its place in one.
+    """
+    words = [POISON[torch.int64]] * STATE_WORDS
+    words[TICKET:GROWTH] = [0] * (GROWTH - TICKET)
     for i, word in enumerate(COUNTERS.values()):
         words[word] = 1000 * (i + 1)
-    positions = (pool.virtual_top, pool.hole_top, pool.watermark, pool.epoch) if pool else (0, 0, 0, 0)
-    for word, value in zip((VIRTUAL_TOP, HOLE_TOP, WATERMARK, EPOCH), positions, strict=True):
+    positions = (pool.virtual_top, pool.hole_top, pool.watermark, pool.epoch, pool.seat) if pool else (0, 0, 0, 0, 0)
+    for word, value in zip((VIRTUAL_TOP, HOLE_TOP, WATERMARK, EPOCH, SEAT), positions, strict=True):
         words[word] = value
+    words[GROWTH] = DOWN
+    if block is not None:
+        words[GROWTH], words[BASE], words[PAGE_BYTES] = block.growth, block.base, block.page_bytes
+        words[REACH] = block.reach
     return words
+
+
+def chain_words(pool: SubPool) -> list[list[int]]:
+    """Return the state blocks of a sub-pool's chain before a call, its own among them."""
+    assert pool.chain is not None
+    blocks = []
+    for j, block in enumerate(pool.chain.blocks):
+        words = state_words(pool if j == pool.chain.place else None, block)
+        if j != pool.chain.place:
+            for word in (VIRTUAL_TOP, HOLE_TOP, EPOCH):
+                words[word] = POISON[torch.int64]
+            words[WATERMARK], words[SEAT] = block.watermark, block.seat
+        blocks.append(words)
+    return blocks
 
 
 def counted(words: Sequence[int], counters: Mapping[str, int], pool: SubPool | None = None) -> list[int]:
@@ -71,25 +98,40 @@ def counted(words: Sequence[int], counters: Mapping[str, int], pool: SubPool | N
         after[COUNTERS[name]] += count
     if pool is not None:
         after[VIRTUAL_TOP], after[HOLE_TOP] = pool.virtual_top, pool.hole_top
-        after[WATERMARK], after[EPOCH] = pool.watermark, pool.epoch
+        after[WATERMARK], after[EPOCH], after[SEAT] = pool.watermark, pool.epoch, pool.seat
     return after
 
 
 class GuardedPool:
-    """The tensors of a sub-pool, each between guard bands."""
+    """The tensors of a sub-pool, each between guard bands; of one in a chain the state blocks of all lie in one."""
 
     def __init__(self, pool: SubPool, dtype: torch.dtype, device: torch.device, how: How = USUAL) -> None:
         def place(name: str) -> Guarded:
             return Guarded(getattr(pool, name), dtype, device, how.layout(name))
 
         self.parts = {name: place(name) for name in ("v2p", "p2v", "virtual_stack", "hole_stack")}
-        self.words = state_words(pool)
-        self.parts["state"] = Guarded(self.words, torch.int64, device, how.layout("state"))
+        self.place = None if pool.chain is None else pool.chain.place
+        self.blocks = [state_words(pool)] if pool.chain is None else chain_words(pool)
+        name = "state" if self.place is None else "chain"
+        self.parts[name] = self.placed_blocks(device, how.layout(name))
+
+    def placed_blocks(self, device: torch.device, layout: Layout | None = None) -> Guarded:
+        """Return the state block, or those of the chain, in memory of their own."""
+        words: list[Any] = self.blocks[0] if self.place is None else self.blocks
+        return Guarded(words, torch.int64, device, layout or Layout())
+
+    @property
+    def words(self) -> list[int]:
+        """The sub-pool's own state block as it was when last expected."""
+        return self.blocks[self.place or 0]
 
     @property
     def tables(self) -> PageTables:
         """The tensors as operations take them."""
-        return PageTables(**{name: part.view for name, part in self.parts.items()})
+        views: dict[str, Any] = {name: part.view for name, part in self.parts.items()}
+        if self.place is not None:
+            views |= {"state": views["chain"][self.place], "place": self.place}
+        return PageTables(**views)
 
     def again(self, place: Callable[[Guarded], Guarded]) -> GuardedPool:
         """Return the same sub-pool with each of its tensors placed anew."""
@@ -105,27 +147,26 @@ class GuardedPool:
         *,
         pushes: bool = False,
         repeats: bool = False,
+        borrowed: bool = False,
     ) -> dict[str, Any]:
         """Return what each tensor must hold after a call.
 
         Of a call that `pushes` on the stacks, cells at or above the new tops mean nothing; where ids repeat in it,
-        those pushed may stand in any order.
+        those pushed may stand in any order; where they are `borrowed`, the virtual stack stays.
         """
         wanted: dict[str, Any] = {
             "v2p": after.v2p,
             "p2v": after.p2v,
             "virtual_stack": after.virtual_stack,
             "hole_stack": after.hole_stack,
-            "state": counted(self.words, counters, after),
         }
-        for name, old, new in (
-            ("virtual_stack", before.virtual_top, after.virtual_top),
-            ("hole_stack", before.hole_top, after.hole_top),
-        ):
-            if pushes:
+        for name, old, new in zip(("virtual_stack", "hole_stack"), before.tops(), after.tops(), strict=True):
+            if pushes and not (borrowed and name == "virtual_stack"):
                 wanted[name] = Unspecified(_stack(getattr(after, name), min(old, new), new, repeats))
-        self.words = wanted["state"]
-        return wanted
+        blocks = list(self.blocks)
+        blocks[self.place or 0] = counted(self.words, counters, after)
+        self.blocks = blocks
+        return wanted | ({"state": blocks[0]} if self.place is None else {"chain": blocks})
 
 
 def hold(
@@ -252,6 +293,8 @@ def _spelled(
 
 def _values(name: str, cells: torch.Tensor) -> str:
     poison = POISON[cells.dtype]
+    if name == "chain":
+        return "; ".join(_values("state", block) for block in cells)
     if name == "state":
         words = cells.tolist()
         told = {position: words[word] for position, word in POSITIONS.items() if words[word] != poison}

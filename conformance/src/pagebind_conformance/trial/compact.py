@@ -39,9 +39,15 @@ def compact(
     past: int = 0,
     placed: GuardedPool | None = None,
     how: How = USUAL,
+    **retreating: Any,
 ) -> Compacted:
-    """Compact a sub-pool whose pages are `marked` before; afterwards every page must carry its owner's bytes."""
-    arguments = compact_case(subject, spec, pool, retreat, capacity=capacity, past=past, placed=placed, how=how)
+    """Compact a sub-pool whose pages are `marked` before; afterwards every page must carry its owner's bytes.
+
+    `retreating` are side, fresh and skip, left out as the operation has them.
+    """
+    arguments = compact_case(
+        subject, spec, pool, retreat, capacity=capacity, past=past, placed=placed, how=how, **retreating
+    )
     expected, after = expect(spec, pool, arguments, how)
     hold(subject, COMPACT, spec, arguments, expected, how)
     data = _bytes(arguments["buffer"])
@@ -61,6 +67,7 @@ def compact_case(
     past: int = 0,
     placed: GuardedPool | None = None,
     how: How = USUAL,
+    **retreating: Any,
 ) -> dict[str, Any]:
     """Return the arguments of a call on a `marked` sub-pool.
 
@@ -72,7 +79,8 @@ def compact_case(
     arguments: dict[str, Any] = {
         "tables": placed or GuardedPool(pool, spec.index_dtype, subject.device, how),
         "retreat": retreat,
-        "buffer": None if data is None else Guarded(list(data), torch.uint8, subject.device, how.layout("buffer")),
+        "buffer": None if data is None else Guarded(data, torch.uint8, subject.device, how.layout("buffer")),
+        **retreating,
     }
     for name in ("sources", "targets"):
         shape = (retreat if capacity is None else capacity,)
@@ -94,11 +102,12 @@ def expect(
         arguments["targets"].before_values(),
         _bytes(arguments["buffer"], before=True),
         spec.page_bytes,
+        **{name: arguments[name] for name in ("side", "fresh", "skip") if name in arguments},
     )
     expected = arguments["tables"].expected(pool, after, counters if how.checks != "off" else {})
-    if after.watermark < pool.watermark:
+    if after.hole_top < pool.hole_top:
         expected["hole_stack"] = Unspecified(_holes(after, pool.hole_top))
-    return expected | {"sources": sources, "targets": targets, "buffer": None if data is None else list(data)}, after
+    return expected | {"sources": sources, "targets": targets, "buffer": data}, after
 
 
 def marker(owner: int, page_bytes: int) -> bytes:
@@ -125,7 +134,7 @@ def follow(pool: SubPool, data: bytes, page_bytes: int) -> None:
 def _bytes(buffer: Guarded | None, before: bool = False) -> bytes | None:
     if buffer is None:
         return None
-    return bytes(buffer.before_values() if before else buffer.values())
+    return buffer.raw(before=before)
 
 
 def _holes(after: SubPool, old_top: int) -> Callable[[list[int]], str | None]:

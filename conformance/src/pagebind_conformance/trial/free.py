@@ -21,6 +21,7 @@ def free(
     ids: Sequence[int],
     placed: GuardedPool | None = None,
     how: How = USUAL,
+    pages: int | None = None,
 ) -> tuple[SubPool, list[int]]:
     """Free the ids; return the sub-pool and `freed`, where ids repeat as the backend left them."""
     placed = placed or GuardedPool(pool, spec.index_dtype, subject.device, how)
@@ -29,9 +30,11 @@ def free(
         "tables": placed,
         "freed": Guarded.poisoned((len(ids),), spec.id_dtype, subject.device, how.layout("freed")),
     }
-    after, freed, counters = oracle.free(pool, ids)
+    if pages is not None:
+        arguments["pages"] = pages
+    after, freed, counters = oracle.free(pool, ids, borrowed=spec.borrowed, pages=pages)
     seen = counters if how.checks != "off" else {}
-    expected = placed.expected(pool, after, seen, pushes=True, repeats=repeating(ids))
+    expected = placed.expected(pool, after, seen, pushes=True, repeats=repeating(ids), borrowed=spec.borrowed)
     hold(subject, FREE, spec, arguments, expected | {"freed": released(freed, ids)}, how)
     return as_left(after, placed), arguments["freed"].values()
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pagebind import Operation, ops
+from pagebind.words import STATE_WORDS
 
 from pagebind_conformance import generate
 from pagebind_conformance.guarded import Guarded, Layout
+from pagebind_conformance.oracle import SubPool
 from pagebind_conformance.trial.call import GuardedPool, parts_of, state_words
 
 PAGE_SIZE = 4
@@ -21,9 +25,10 @@ LIMITS: dict[str, Any] = {"max_bs": 16, "page_size": PAGE_SIZE}
 Call = dict[str, Any]
 
 
-def sample(operation: Operation[Any, Any], device: torch.device, bs: int = 5) -> tuple[Any, Call]:
+def sample(operation: Operation[Any, Any], device: torch.device, bs: int = 5, variant: str = "") -> tuple[Any, Call]:
     """Return a spec and the arguments, between guard bands, of a call on `bs` lanes; at most 6."""
-    return SAMPLES[operation.name](device, bs)
+    make = VARIANTS[operation.name][variant] if variant else SAMPLES[operation.name]
+    return make(device, bs)
 
 
 def _cells(device: torch.device, *values: Any) -> Guarded:
@@ -34,10 +39,17 @@ def _state(device: torch.device) -> Guarded:
     return Guarded(state_words(), torch.int64, device)
 
 
-def _batch(device: torch.device, bs: int, form: str = "token") -> tuple[Call, GuardedPool]:
-    """Return a request table whose rows hold 3 live pages each, its batch, and the sub-pool they lie in."""
+def _batch(
+    device: torch.device, bs: int, form: str = "token", *, place: int | None = None, borrows: bool = False
+) -> tuple[Call, GuardedPool]:
+    """Return a request table whose rows hold 3 live pages each, its batch, and the sub-pool they lie in.
+
+    With a `place` it is that of a chain of three, with few holes, so that calls make it grow.
+    """
     rng = Random(11)
-    pool = generate.sub_pool(rng, NUM, NUM, 3 * ROWS, 20)
+    pool = generate.sub_pool(rng, NUM, NUM, 3 * ROWS, 20) if place is None else _chained(place, holes=2)
+    if borrows:
+        pool = generate.borrower(pool)
     live = [v for v in range(1, NUM) if pool.v2p[v] > 0]
     width = CELLS // PAGE_SIZE
     rows = [generate.spread(live[3 * r : 3 * r + 3] + [-1] * (width - 3), PAGE_SIZE, form) for r in range(ROWS)]
@@ -46,6 +58,16 @@ def _batch(device: torch.device, bs: int, form: str = "token") -> tuple[Call, Gu
         "req_rows": Guarded([(5 * b + 2) % ROWS for b in range(bs)], torch.int32, device),
     }
     return batch, GuardedPool(pool, torch.int32, device)
+
+
+def _chained(place: int, holes: int) -> SubPool:
+    """Return a sub-pool of a chain of three with pages of 16 bytes, and 3 live pages for each row in it."""
+    total = 16 * (NUM + place)
+    blocks = generate.empty_blocks((16, 16, 16), total)
+    span = 3 * ROWS + holes
+    seats = {1: 20, 2: blocks[2].seat - span}
+    blocks[place] = blocks[place]._replace(seat=seats.get(place, blocks[0].seat), watermark=span)
+    return generate.member(Random(15), blocks, place, total, NUM, 3 * ROWS)
 
 
 def _lens(bs: int) -> list[int]:
@@ -113,26 +135,37 @@ def _translate(device: torch.device, bs: int) -> tuple[Any, Call]:
     }
 
 
-def _alloc(device: torch.device, bs: int) -> tuple[Any, Call]:
+def _alloc(device: torch.device, bs: int, place: int | None = None) -> tuple[Any, Call]:
     return ops.AllocSpec(max_items=16), {
-        "tables": _batch(device, bs)[1],
+        "tables": _batch(device, bs, place=place)[1],
         "ids": Guarded.poisoned((bs,), torch.int32, device),
         "pages": Guarded.poisoned((bs,), torch.int32, device),
     }
 
 
-def _free(device: torch.device, bs: int) -> tuple[Any, Call]:
-    pool = _batch(device, bs)[1]
-    live = [v for v, p in enumerate(pool.parts["v2p"].before_values()) if p > 0][:bs]
-    return ops.FreeSpec(max_items=16), {
-        "ids": _cells(device, *live),
+def _alloc_borrowed(device: torch.device, bs: int) -> tuple[Any, Call]:
+    pool = _batch(device, bs, place=1, borrows=True)[1]
+    unbound = [v for v, p in enumerate(pool.parts["v2p"].before_values()[:NUM]) if p < 0]
+    return ops.AllocSpec(max_items=16, borrowed=True), {
         "tables": pool,
-        "freed": Guarded.poisoned((bs,), torch.int32, device),
+        "ids": _cells(device, *[v if b != 2 else -1 for b, v in enumerate(unbound[:bs])]),
+        "pages": Guarded.poisoned((bs,), torch.int32, device),
     }
 
 
-def _extend(device: torch.device, bs: int) -> tuple[Any, Call]:
-    batch, pool = _batch(device, bs)
+def _free(device: torch.device, bs: int, borrowed: bool = False) -> tuple[Any, Call]:
+    pool = _batch(device, bs, borrows=borrowed)[1]
+    live = [v for v, p in enumerate(pool.parts["v2p"].before_values()) if p > 0][:bs]
+    return ops.FreeSpec(max_items=16, borrowed=borrowed), {
+        "ids": _cells(device, *live),
+        "tables": pool,
+        "freed": Guarded.poisoned((bs,), torch.int32, device),
+        "pages": bs if borrowed else None,
+    }
+
+
+def _extend(device: torch.device, bs: int, place: int | None = None) -> tuple[Any, Call]:
+    batch, pool = _batch(device, bs, place=place)
     return ops.ExtendSpec(**LIMITS, max_tokens=64, num_virtual=NUM, num_physical=NUM), {
         **batch,
         "prefix_lens": _cells(device, *_lens(bs)),
@@ -141,6 +174,13 @@ def _extend(device: torch.device, bs: int) -> tuple[Any, Call]:
         "slots": Guarded.poisoned((5 * bs,), torch.int32, device),
         "pages": None,
     }
+
+
+def _extend_emits(device: torch.device, bs: int) -> tuple[Any, Call]:
+    spec, call = _extend(device, bs, place=1)
+    for name, length in (("token_ids", 5 * bs), ("new_ids", bs), ("new_pages", bs)):
+        call[name] = Guarded.poisoned((length,), torch.int32, device)
+    return replace(spec, emits=True), call
 
 
 def _truncate(device: torch.device, bs: int) -> tuple[Any, Call]:
@@ -167,6 +207,19 @@ def _release(device: torch.device, bs: int) -> tuple[Any, Call]:
     }
 
 
+def _evict(device: torch.device, bs: int, part: Literal["head", "tail", "row"] = "head") -> tuple[Any, Call]:
+    batch, pool = _batch(device, bs, borrows=True)
+    return ops.EvictSpec(**LIMITS, part=part, max_pages=64), {
+        **batch,
+        "starts": _cells(device, *[4 * (b % 2) for b in range(bs)]),
+        "lens": _cells(device, *_lens(bs)),
+        "tables": pool,
+        "first": _cells(device, *[r % 2 for r in range(ROWS)]),
+        "freed": Guarded.poisoned((3 * bs,), torch.int32, device),
+        "pages": None,
+    }
+
+
 def _assign(device: torch.device, bs: int) -> tuple[Any, Call]:
     batch, _ = _batch(device, bs)
     return ops.AssignSpec(max_bs=16, max_items=64), {
@@ -178,13 +231,25 @@ def _assign(device: torch.device, bs: int) -> tuple[Any, Call]:
 
 
 def _compact(device: torch.device, bs: int) -> tuple[Any, Call]:
-    _, pool = _batch(device, bs)
+    return _compact_of(device, bs, _batch(device, bs)[1])
+
+
+def _compact_low(device: torch.device, bs: int) -> tuple[Any, Call]:
+    return _compact_of(device, bs, GuardedPool(_chained(2, holes=20), torch.int32, device), side="low")
+
+
+def _compact_fresh(device: torch.device, bs: int) -> tuple[Any, Call]:
+    return _compact_of(device, bs, GuardedPool(_chained(1, holes=0), torch.int32, device), side="low", fresh=bs)
+
+
+def _compact_of(device: torch.device, bs: int, pool: GuardedPool, **retreating: Any) -> tuple[Any, Call]:
     return ops.CompactSpec(max_pages=16, page_bytes=16), {
         "tables": pool,
         "retreat": bs,
         "sources": Guarded.poisoned((bs,), torch.int32, device),
         "targets": Guarded.poisoned((bs,), torch.int32, device),
         "buffer": Guarded([i * i % 251 for i in range(16 * NUM)], torch.uint8, device),
+        **retreating,
     }
 
 
@@ -200,8 +265,30 @@ SAMPLES: dict[str, Callable[[torch.device, int], tuple[Any, Call]]] = {
     "truncate": _truncate,
     "assign": _assign,
     "release": _release,
+    "evict": _evict,
     "compact": _compact,
 }
+
+VARIANTS: dict[str, dict[str, Callable[[torch.device, int], tuple[Any, Call]]]] = {
+    "alloc": {
+        "up": partial(_alloc, place=0),
+        "float": partial(_alloc, place=1),
+        "down": partial(_alloc, place=2),
+        "borrowed": _alloc_borrowed,
+    },
+    "free": {"borrowed": partial(_free, borrowed=True)},
+    "extend": {"down": partial(_extend, place=2), "emits": _extend_emits},
+    "evict": {"tail": partial(_evict, part="tail"), "row": partial(_evict, part="row")},
+    "compact": {"low": _compact_low, "fresh": _compact_fresh},
+}
+"""What a backend may plan or compile apart from the plain call of an operation, by its name."""
+
+CALLS = [
+    (operation, variant) for operation in ops.OPERATIONS.values() for variant in ("", *VARIANTS.get(operation.name, {}))
+]
+"""Every operation with each of its variants."""
+
+CALL_IDS = [f"{operation.name}-{variant}" if variant else operation.name for operation, variant in CALLS]
 
 
 def shifted(arguments: Call, shift: int, row_gap: int = 0) -> Call:
@@ -210,7 +297,9 @@ def shifted(arguments: Call, shift: int, row_gap: int = 0) -> Call:
     def again(tensor: Guarded) -> Guarded:
         cells = tensor.before.as_strided(*tensor.geometry)
         unit = 16 if cells.dtype is torch.uint8 else 1  # bytes of pages stay aligned to 16, as their contract asks
-        layout = Layout(row_gap=row_gap, shift=shift * unit)
+        # The state blocks of a chain lie one behind the other, as their contract asks too.
+        gap = 0 if cells.dim() == 2 and cells.shape[1] == STATE_WORDS and cells.dtype is torch.int64 else row_gap
+        layout = Layout(row_gap=gap, shift=shift * unit)
         return Guarded(cells.tolist(), cells.dtype, tensor.buffer.device, layout, tuple(cells.shape))
 
     moved: Call = {}

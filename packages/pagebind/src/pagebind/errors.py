@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 
@@ -51,12 +51,16 @@ class OutOfPages(PagebindError, MemoryError):
 class FaultError(PagebindError):
     """A call had faults that were dropped and counted (`checks=count`), or would have had (`checks=full`).
 
-    `counters` maps counter names to counts.
+    `counters` maps counter names to counts; under `checks=full`, `ids` maps them to what the message names: virtual
+    pages, or lanes.
     """
 
-    def __init__(self, message: str, counters: dict[str, int] | None = None) -> None:
+    def __init__(
+        self, message: str, counters: Mapping[str, int] | None = None, ids: Mapping[str, Sequence[int]] | None = None
+    ) -> None:
         super().__init__(message)
         self.counters = dict(counters or {})
+        self.ids = dict(ids or {})
 
 
 class CaptureError(PagebindError):

@@ -195,6 +195,8 @@ def need_separate_rows(name: str, value: torch.Tensor) -> None:
 
 def need_no_overlap(name: str, value: torch.Tensor, of: str, other: torch.Tensor) -> None:
     """Refuse a dense 1-D output that shares memory with another tensor of the call."""
+    if value.is_meta:
+        return
     begin, first = value.data_ptr(), other.data_ptr()
     ends, last = begin + value.numel() * value.element_size(), first + other.numel() * other.element_size()
     if begin < last and first < ends:
@@ -229,6 +231,17 @@ def need_tables(tables: PageTables, dtype: torch.dtype, device: torch.device) ->
     if tables.state is None:
         raise InvalidArgument("tables.state is None; these operations take their positions from the state block")
     need_state(tables.state, device)
+    if tables.chain is None:
+        return
+    need_tensor("tables.chain", tables.chain, torch.int64, 2, device)
+    sub_pools, words = tables.chain.shape
+    if words != STATE_WORDS or tables.chain.stride(0) != STATE_WORDS:
+        raise InvalidArgument(
+            f"tables.chain has shape {[sub_pools, words]}; it must be dense, one state block of {STATE_WORDS} a row"
+        )
+    need_count("tables.place", tables.place, 0, sub_pools - 1)
+    if tables.state.data_ptr() != tables.chain.data_ptr() + tables.place * STATE_WORDS * tables.chain.element_size():
+        raise InvalidArgument(f"tables.state is not row {tables.place} of tables.chain, which tables.place names")
 
 
 def need_rows(

@@ -40,6 +40,14 @@ class Planned:
         if self._arguments(self.spec, self.device, *args, **kwargs):
             self._launch(*args, **kwargs)
 
+    def need_arguments(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse arguments that a call would refuse; launch nothing."""
+        self._arguments(self.spec, self.device, *args, **kwargs)
+
+    def check(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse what a call with these arguments would refuse; launch nothing."""
+        self.need_arguments(*args, **kwargs)
+
     def warmup(self) -> None:
         """Compile every variant a later call can need, so that none compiles while serving or inside a capture."""
         self._launch.warmup()
@@ -56,21 +64,30 @@ class FullyChecked(Planned):
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Raise FaultError, naming ids, where the call would count a fault; else launch."""
+        if self._sound(*args, **kwargs):
+            self._launch(*args, **kwargs)
+
+    def check(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse what a call with these arguments would refuse, faults too; launch nothing but the check."""
+        self._sound(*args, **kwargs)
+
+    def _sound(self, *args: Any, **kwargs: Any) -> bool:
         if not self._arguments(self.spec, self.device, *args, **kwargs):
-            return
+            return False
         if capturing(self.device):
             raise CaptureError(
                 f"{self.operation.name} was planned with checks=full, which waits and cannot be captured; "
                 "plan with checks=count for graphs"
             )
-        faults = {k: v for k, v in self.operation.faults(self.spec, *args, **kwargs).items() if len(v)}
+        faults = {k: list(v) for k, v in self.operation.faults(self.spec, *args, **kwargs).items() if len(v)}
         if faults:
             told = "; ".join(f"{name}: {_some(ids)}" for name, ids in faults.items())
             raise FaultError(
                 f"{self.operation.name} was refused, nothing was written: {told}",
                 {name: len(ids) for name, ids in faults.items()},
+                faults,
             )
-        self._launch(*args, **kwargs)
+        return True
 
 
 def plan(

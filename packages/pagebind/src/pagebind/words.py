@@ -15,19 +15,22 @@ TOMBSTONE = -1
 HOLE = -1
 """What a request table holds where no page is; any negative id reads like it."""
 
-API_VERSION = 1
+API_VERSION = 2
 """Version of the contract between core and backends; a backend made for another one is refused."""
 
 STATE_WORDS = 32
 """Length of a state block: int64, on the device, one for each sub-pool."""
 
-# The state block. Words 0 to 3 are positions, 8 to 15 fault counters, 16 to 31 scratch of kernels, zero between
-# launches; 4 to 7 are free. Kernels read positions at launch and write them back in stream order; nothing else holds
-# them. CONTRIBUTING.md says where else a new word has to be named.
+# The state block. Words 0 to 5 are positions, 8 to 15 fault counters, 16 to 23 scratch of kernels, zero between
+# launches, 24 to 26 the sub-pool's place in its buffer, which only its maker writes; the rest is free. Kernels read
+# positions at launch and write them back in stream order; nothing else holds them. CONTRIBUTING.md says where else a
+# new word has to be named.
 VIRTUAL_TOP = 0  # ids on the virtual stack
 HOLE_TOP = 1  # pages on the hole stack
 WATERMARK = 2  # pages in the span: span = live + holes
 EPOCH = 3  # bumped by a free of page ids: tables built before it may be stale
+SEAT = 4  # the page below the span, which is the pages seat + 1 to seat + watermark
+REACH = 5  # pages that the span of an end may grow to under a lease: its neighbours stay outside of them
 
 CLIPPED = 8  # lanes whose length or room was cut
 BAD_ROW = 9  # lanes whose row lies outside the request table
@@ -39,7 +42,20 @@ STARVED = 14  # pages asked for and not found
 COUNT_MISMATCH = 15  # calls whose page count on the device is not the host's
 
 TICKET = 16  # scratch of kernels that hand work to their last block; zero between launches
-SCRATCH = 17  # 17 to 31: more of the same; zero between launches
+SCRATCH = 17  # 17 to 23: more of the same; zero between launches
+
+GROWTH = 24  # UP, DOWN or FLOAT
+BASE = 25  # bytes; where page 0 lies in the buffer that the sub-pools of a chain share
+PAGE_BYTES = 26  # bytes of a page in it
+
+UP = 0
+"""Growth of a sub-pool whose span grows to higher pages."""
+
+DOWN = 1
+"""Growth of a sub-pool whose span grows to lower pages."""
+
+FLOAT = 2
+"""Growth of a sub-pool between two others: to higher pages as long as there is room, then to lower ones."""
 
 COUNTERS: dict[str, int] = {
     "clipped": CLIPPED,
@@ -65,7 +81,8 @@ class PageTables(NamedTuple):
 
     Invariants, for 0 < v < num_virtual and 0 < p < num_physical:
     `v2p[v] == p` if and only if `p2v[p] == v`; `v2p[0] == p2v[0] == 0`; `v2p[-1] == p2v[-1] == -1`;
-    `watermark == live + hole_top`; ids on the stacks are not bound.
+    `watermark == live + hole_top`; ids on the stacks are not bound; bound pages and holes lie in the span, which is
+    `seat < p <= seat + watermark`. A sub-pool that borrows the ids of another one has nothing on its virtual stack.
     """
 
     v2p: torch.Tensor  # [num_virtual + 1], I: virtual page -> physical page
@@ -73,6 +90,8 @@ class PageTables(NamedTuple):
     virtual_stack: torch.Tensor  # [num_virtual], I: free virtual ids below VIRTUAL_TOP
     hole_stack: torch.Tensor  # [num_physical], I: freed physical pages below HOLE_TOP
     state: torch.Tensor  # [STATE_WORDS], int64
+    chain: torch.Tensor | None = None  # [sub-pools, STATE_WORDS], int64; who shares the buffer, by rising address
+    place: int = 0  # `state` is `chain[place]`
 
 
 def new_state(device: torch.device | str) -> torch.Tensor:
@@ -81,11 +100,19 @@ def new_state(device: torch.device | str) -> torch.Tensor:
 
 
 def new_tables(
-    num_virtual: int, num_physical: int, device: torch.device | str, index_dtype: torch.dtype = torch.int32
+    num_virtual: int,
+    num_physical: int,
+    device: torch.device | str,
+    index_dtype: torch.dtype = torch.int32,
+    *,
+    borrows: bool = False,
+    chain: torch.Tensor | None = None,
+    place: int = 0,
 ) -> PageTables:
     """Return the tables of an empty sub-pool: nothing bound, every virtual id on the stack, id 1 on top.
 
-    `num_virtual` and `num_physical` count pages and include the sink.
+    `num_virtual` and `num_physical` count pages and include the sink. One that `borrows` its ids has none on the stack.
+    With a `chain` its block is row `place` of it, which holds the growth, base, page bytes and seat already.
     """
 
     def table(num: int) -> torch.Tensor:
@@ -94,15 +121,18 @@ def new_tables(
         return cells.to(device)
 
     virtual_stack = torch.zeros(num_virtual, dtype=index_dtype)
-    virtual_stack[: num_virtual - 1] = torch.arange(num_virtual - 1, 0, -1, dtype=index_dtype)
-    state = torch.zeros(STATE_WORDS, dtype=torch.int64)
-    state[VIRTUAL_TOP] = num_virtual - 1
+    state = new_state(device) if chain is None else chain[place]
+    if not borrows:
+        virtual_stack[: num_virtual - 1] = torch.arange(num_virtual - 1, 0, -1, dtype=index_dtype)
+        state[VIRTUAL_TOP].fill_(num_virtual - 1)
     return PageTables(
         v2p=table(num_virtual),
         p2v=table(num_physical),
         virtual_stack=virtual_stack.to(device),
         hole_stack=torch.zeros(num_physical, dtype=index_dtype, device=device),
-        state=state.to(device),
+        state=state,
+        chain=chain,
+        place=place,
     )
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from pagebind.pool import PagePool
+from pagebind.pool import UnifiedPool
 
+from pagebind_bench.replay.job import Job, Leaving, Passing
+from pagebind_bench.replay.kinds import Kinds
 from pagebind_bench.replay.prefix import Block, Kept
-from pagebind_bench.replay.scheduler import Job, Leaving
 
 ALIGN = 32
 """Elements; every section of a step's input starts at a multiple of them, as in an engine's packed buffer."""
@@ -24,16 +25,22 @@ ALIGN = 32
 class Calls:
     """Calls on a pool; `times[operation]` collects the host nanoseconds of each."""
 
-    def __init__(self, pool: PagePool, times: dict[str, array[int]]) -> None:
+    def __init__(self, pool: UnifiedPool, kinds: Kinds, times: dict[str, array[int]]) -> None:
         self.pool = pool
+        self.kinds = kinds
         self.times = times
         self._section = -(-(pool.max_bs + 1) // ALIGN) * ALIGN
 
     def admit(self, jobs: Sequence[Job]) -> None:
-        """Open a row for each job, and put the prefix that it shares at its head."""
+        """Open a row for each job, take a page for its state, and put the prefix that it shares at its head."""
         for job in jobs:
             job.row = self.pool.open_row()
             job.seen = None
+        if jobs and self.kinds.state is not None:
+            states = torch.empty(len(jobs), dtype=torch.int32, device=self.pool.device)
+            self.timed("alloc", self.pool.alloc, len(jobs), name=self.kinds.state, ids=states)
+            for place, job in enumerate(jobs):
+                job.state = states[place : place + 1]
         sharing = [job for job in jobs if job.shared]
         if sharing:
             self._assign(sharing, [job.blocks for job in sharing])
@@ -80,8 +87,15 @@ class Calls:
     def _free(self, ids: torch.Tensor) -> None:
         self.timed("free", self.pool.free, ids)
 
+    def pass_window(self, passing: Sequence[Passing]) -> None:
+        """Give back the window pages that running rows have passed."""
+        if passing:
+            rows, begins = self.upload([one.job.row.index for one in passing], [one.begin for one in passing])
+            pages = sum(one.pages for one in passing)
+            self.timed("evict_window", self.pool.evict_window, rows, begins, pages=pages, name=self.kinds.window)
+
     def release(self, leaving: Sequence[Leaving]) -> None:
-        """Empty the rows of jobs that leave; pages of the prefix cache stay."""
+        """Empty the rows of jobs that leave, and free their states; pages of the prefix cache stay."""
         size = self.pool.page_size
         for start in range(0, len(leaving), self.pool.max_bs):
             some = leaving[start : start + self.pool.max_bs]
@@ -90,15 +104,14 @@ class Calls:
                 [one.length for one in some],
                 [one.shared * size for one in some],
             )
-            self.timed(
-                "release",
-                self.pool.release,
-                [one.job.row for one in some],
-                rows,
-                lengths,
-                starts=starts,
-                pages=sum(one.pages for one in some),
-            )
+            pages = {self.kinds.owner: sum(one.pages for one in some)}
+            if self.kinds.window is not None:
+                pages[self.kinds.window] = sum(one.window for one in some)
+            row = [one.job.row for one in some]
+            self.timed("release", self.pool.release, row, rows, lengths, starts=starts, pages=pages)
+        if leaving and self.kinds.state is not None:
+            states = torch.cat([one.job.state for one in leaving])
+            self.timed("free", self.pool.free, states, name=self.kinds.state)
 
     def upload(self, *parts: Any) -> list[torch.Tensor]:
         """Return device copies of int sequences, int32, at most a batch and one long, sent in one transfer."""
@@ -108,11 +121,11 @@ class Calls:
         sent = torch.from_numpy(packed).to(self.pool.device)
         return [sent[place, : len(part)] for place, part in enumerate(parts)]
 
-    def timed(self, name: str, call: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    def timed(self, operation: str, call: Callable[..., object], /, *args: Any, **kwargs: Any) -> None:
         """Make a call and take its host time."""
         began = time.perf_counter_ns()
         call(*args, **kwargs)
-        self.times[name].append(time.perf_counter_ns() - began)
+        self.times[operation].append(time.perf_counter_ns() - began)
 
 
 def _pages_of(blocks: Iterable[Block]) -> torch.Tensor:

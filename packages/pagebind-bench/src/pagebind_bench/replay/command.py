@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
 if TYPE_CHECKING:
-    from pagebind_bench.replay.loop import Loop
-    from pagebind_bench.replay.settings import Settings
     from pagebind_bench.replay.traces import Request
 
 GENERATED = 500
 """Requests of a generated trace."""
 MOST_REQUESTS = 10_000_000
 """Most requests of one replay; all of them are kept in memory."""
+MODELS = "Models"
+"""Heading of the options that go with --model."""
+WINDOW_RATIO, STATE_RATIO = 0.8, 0.9
+"""The split of a static pool; see `pagebind_bench.replay.split`."""
+COST_MOVE_US = 0.57
+"""What moving a MiB costs: 2 MiB read and written at 3.7 TB/s, as measured on an H200."""
 CROWD = 4
 """The default pool holds 1 / CROWD of a full batch of average requests, so that pages do run out."""
 
@@ -33,6 +35,13 @@ class Verify(str, Enum):
     every = "every"
     sample = "sample"
     off = "off"
+
+
+class Pool(str, Enum):
+    """How a model's kinds of page share the budget."""
+
+    unified = "unified"
+    static = "static"
 
 
 class TableForm(str, Enum):
@@ -78,6 +87,51 @@ def replay(
     cost_step_ms: Annotated[float, typer.Option(min=0.001, help="Virtual milliseconds a step.")] = 20.0,
     cost_prefill_us: Annotated[float, typer.Option(min=0, help="Virtual microseconds a prefill token.")] = 50.0,
     cost_entry_us: Annotated[float, typer.Option(min=0, help="Virtual microseconds a read-table entry.")] = 0.5,
+    speed: Annotated[float, typer.Option(min=0.001, help="Arrivals this many times as fast as in the trace.")] = 1.0,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Take pages of every kind this model has, out of --budget.", rich_help_panel=MODELS),
+    ] = None,
+    pool: Annotated[
+        Pool | None,
+        typer.Option(help="One budget for all kinds, or split up front. Default: unified.", rich_help_panel=MODELS),
+    ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Run both pools, and draw them side by side.", rich_help_panel=MODELS)
+    ] = False,
+    budget: Annotated[
+        str | None, typer.Option(help="Bytes for the pages of all kinds, as 24GiB.", rich_help_panel=MODELS)
+    ] = None,
+    no_bytes: Annotated[
+        bool,
+        typer.Option("--no-bytes", help="Plan the tables without the buffer: any budget.", rich_help_panel=MODELS),
+    ] = False,
+    window_ratio: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, help=f"Static: window tokens / full tokens. Default: {WINDOW_RATIO}.", rich_help_panel=MODELS
+        ),
+    ] = None,
+    state_ratio: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, help=f"Static: state bytes / other bytes. Default: {STATE_RATIO}.", rich_help_panel=MODELS
+        ),
+    ] = None,
+    cost_move_us: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help=f"Virtual microseconds a MiB that relief moves. Default: {COST_MOVE_US}.",
+            rich_help_panel=MODELS,
+        ),
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw one figure there: .png, .svg or .pdf.", rich_help_panel=MODELS)
+    ] = None,
+    models: Annotated[
+        bool, typer.Option("--models", help="List the model cards, and leave.", rich_help_panel=MODELS)
+    ] = False,
     threads: Annotated[
         int,
         typer.Option(
@@ -91,23 +145,50 @@ def replay(
 
     Requests arrive on a virtual clock and are served by continuous batching with chunked prefill, preemption and, where
     the trace has block hashes, a prefix cache. Every step takes and binds pages, emits write slots, builds the read
-    table and frees what ended. Exit code 1: a table was wrong. Exit code 2: the input was.
+    table and frees what ended. With --model the pages of every kind of that model's layers (full attention, window,
+    state) come out of one budget. Exit code 1: a table was wrong. Exit code 2: the input was.
     """
+    from pagebind.errors import InvalidArgument
     from pagebind.registry import get_backend
 
-    from pagebind_bench.replay.files import need_different, need_writable, write_whole
+    from pagebind_bench.replay.cards import load_card
+    from pagebind_bench.replay.files import need_different, need_writable, write_texts
     from pagebind_bench.replay.generator import generate
     from pagebind_bench.replay.loop import Loop
+    from pagebind_bench.replay.model_command import ModelOutputs, need_model, parse_budget, print_cards, replay_model
+    from pagebind_bench.replay.model_plots import need_format
     from pagebind_bench.replay.report import make_report, render_html, render_json
-    from pagebind_bench.replay.settings import Settings, need_numbers
+    from pagebind_bench.replay.run import loop_words, run_told, trace_words
+    from pagebind_bench.replay.settings import ModelSettings, Settings, need_numbers
+    from pagebind_bench.replay.told import print_report
     from pagebind_bench.replay.traces import block_tokens as block_of
     from pagebind_bench.replay.traces import read_trace
-    from pagebind_bench.replay.verify import Mismatch
 
+    if models:
+        print_cards()
+        return
+    for_models = {
+        "pool": pool,
+        "compare": compare or None,
+        "budget": budget,
+        "no_bytes": no_bytes or None,
+        "window_ratio": window_ratio,
+        "state_ratio": state_ratio,
+        "cost_move_us": cost_move_us,
+        "figure": figure,
+    }
+    need_model(model, for_models)
+    if model is not None and pages is not None:
+        raise InvalidArgument("--pages sizes a pool of one kind of page; with --model pass --budget instead")
     need_writable("--json", json_)
     need_writable("--html", html)
-    need_different(json=json_, html=html)
-    need_numbers(cost_step_ms=cost_step_ms, cost_prefill_us=cost_prefill_us, cost_entry_us=cost_entry_us)
+    need_writable("--figure", figure)
+    need_format(figure)
+    need_different(json=json_, html=html, figure=figure)
+    costs = {"cost_step_ms": cost_step_ms, "cost_prefill_us": cost_prefill_us, "cost_entry_us": cost_entry_us}
+    need_numbers(**costs, speed=speed)
+    card = None if model is None else load_card(model)
+    budget_bytes = None if card is None else parse_budget(budget)
     get_backend(backend, device=device)  # a backend that cannot be used is refused before a long trace is read
     if trace is None:
         served = generate(profile, requests or GENERATED, seed, block_tokens)
@@ -115,131 +196,61 @@ def replay(
     else:
         served = read_trace(trace, requests)
         block, origin = block_of(served, block_tokens)
-    settings = Settings(
-        pages=pages or default_pages(served, page_size, max_batch),
-        page_size=page_size,
-        max_batch=max_batch,
-        max_context=max_context or max(request.tokens for request in served),
-        chunk=chunk,
-        block_tokens=block,
-        form=form.value,
-        verify=verify.value,
-        sample_every=sample_every,
-        cost_step_ms=cost_step_ms,
-        cost_prefill_us=cost_prefill_us,
-        cost_entry_us=cost_entry_us,
-        threads=threads,
-    )
-    loop = Loop(served, settings, backend=backend, device=device)
-    again = reproduce(trace, len(served), profile, seed, loop, settings, block_tokens)
+    if speed != 1:
+        served = [request._replace(arrival_ms=request.arrival_ms / speed) for request in served]
+    common: dict[str, Any] = {
+        "page_size": page_size,
+        "max_batch": max_batch,
+        "max_context": max_context or max(request.tokens for request in served),
+        "chunk": chunk,
+        "block_tokens": block,
+        "form": form.value,
+        "verify": verify.value,
+        "sample_every": sample_every,
+        **costs,
+        "speed": speed,
+        "threads": threads,
+    }
     source = trace.name if trace is not None else f"generated: profile {profile}, seed {seed}"
     errors = Console(stderr=True, soft_wrap=True)
-    try:
-        with _progress(errors) as bar:
-            task = bar.add_task("serving", total=len(served), steps=0)
-            loop.run(lambda done, steps: bar.update(task, completed=done, steps=steps))
-    except Mismatch as error:
-        errors.print(f"[red]wrong:[/red] {str(error).replace('[', chr(92) + '[')}", highlight=False)
-        errors.print(f"the replay stopped there and wrote nothing; reproduce: {again}", highlight=False)
-        raise typer.Exit(1) from error
-
+    where = trace_words(trace, profile, seed)
+    if card is not None and budget_bytes is not None:
+        runs: tuple[Any, ...] = ("unified", "static") if compare else ((pool or Pool.unified).value,)
+        told: dict[str, Any] = {
+            "model": model,
+            "budget": budget_bytes,
+            "real_bytes": not no_bytes,
+            "window_ratio": WINDOW_RATIO if window_ratio is None else window_ratio,
+            "state_ratio": STATE_RATIO if state_ratio is None else state_ratio,
+            "cost_move_us": COST_MOVE_US if cost_move_us is None else cost_move_us,
+        }
+        need_numbers(cost_move_us=told["cost_move_us"])
+        replay_model(
+            served,
+            [ModelSettings(**common, **told, pool=run) for run in runs],
+            card,
+            ModelOutputs(json_, html, figure),
+            backend=backend,
+            device=device,
+            source=source,
+            block_origin=origin,
+            where=where,
+            asked_block=block_tokens,
+            errors=errors,
+        )
+        return
+    settings = Settings(pages=pages or default_pages(served, page_size, max_batch), **common)
+    loop = Loop(served, settings, backend=backend, device=device)
+    again = shlex.join(["pagebind", "replay", *where, *loop_words(loop, len(served), settings, block_tokens)])
+    run_told(loop, len(served), "serving", again, errors)
     report = make_report(loop, served, source=source, block_origin=origin, reproduce=again)
-    _print_report(report)
+    print_report(report)
     # Both are rendered before either is written, so that a failure leaves no half of a pair.
     texts = [(json_, render_json(report) if json_ else ""), (html, render_html(report, loop.record) if html else "")]
-    for path, text in texts:
-        if path is not None:
-            write_whole(path, text)
-            typer.echo(f"wrote {path}")
+    write_texts(texts)
 
 
 def default_pages(requests: Sequence[Request], page_size: int, max_batch: int) -> int:
     """Return the pages of a pool that is tight for these requests, and holds the largest of them."""
     held = [-(-request.tokens // page_size) for request in requests]
     return max(*held, max_batch * sum(held) // (len(held) * CROWD), 1)
-
-
-def reproduce(
-    trace: Path | None,
-    count: int,
-    profile: str,
-    seed: int,
-    loop: Loop,
-    settings: Settings,
-    asked_block: int | None,
-) -> str:
-    """Return the command that runs the same replay again, whatever the configuration says by then."""
-    words = ["pagebind", "replay"]
-    words += [str(trace)] if trace is not None else ["--profile", profile, "--seed", str(seed)]
-    # A backend named module:attribute is named so again; any other by the name it has.
-    words += ["--backend", loop.backend_name, "--device", str(loop.pool.device), "--requests", str(count)]
-    if settings.block_tokens or asked_block == 0:
-        words += ["--block-tokens", str(settings.block_tokens)]
-    for name in (
-        "page_size",
-        "pages",
-        "max_batch",
-        "max_context",
-        "chunk",
-        "form",
-        "verify",
-        "sample_every",
-        "threads",
-    ):
-        words += ["--" + name.replace("_", "-"), str(getattr(settings, name))]
-    for name in ("cost_step_ms", "cost_prefill_us", "cost_entry_us"):
-        words += ["--" + name.replace("_", "-"), f"{getattr(settings, name):g}"]
-    return shlex.join(words)
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("requests, {task.fields[steps]} steps"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-
-
-def _print_report(report: dict[str, Any]) -> None:
-    console = Console()
-    result, checked, backend = report["result"], report["verify"], report["backend"]
-    summary = Table(title=f"replay of {report['trace']['source']}", title_justify="left", show_header=False)
-    summary.add_column(style="dim")
-    summary.add_column()
-    pages = report["settings"]["pages"]
-    rows = [
-        ("backend", f"{backend['name']} {backend['version']}, mode {backend['mode']}, on {backend['device']}"),
-        ("requests served", f"{result['served']:,} of {report['trace']['requests']:,}"),
-        ("preempted", f"{result['preempted']:,}"),
-        ("steps", f"{result['steps']:,} in {report['wall_s']:.1f} s"),
-        ("virtual clock", f"{result['virtual_s']:,.1f} s"),
-        ("pages, peak and mean", f"{result['peak_pages']:,} and {result['mean_pages']:,.0f} of {pages:,}"),
-        ("batch, peak and mean", f"{result['peak_batch']:,} and {result['mean_batch']:,.1f}"),
-        ("tail waste", f"{result['tail_waste']:.2%} of the tokens that held pages could hold"),
-        ("hit rate", _hit_rate(report)),
-        ("verified", f"{checked['checked']:,} of {result['steps']:,} steps; pages balance to zero"),
-    ]
-    for row in rows:
-        summary.add_row(*row)
-    console.print(summary)
-    times = Table(title="host time of a call, microseconds", title_justify="left")
-    times.add_column("operation")
-    for column in ("calls", "p50", "p99"):
-        times.add_column(column, justify="right")
-    for name, told in report["operations"].items():
-        times.add_row(name, f"{told['calls']:,.0f}", f"{told['p50_us']:,.1f}", f"{told['p99_us']:,.1f}")
-    console.print(times)
-    console.print(f"digest: {report['digest']}", highlight=False, soft_wrap=True)
-    console.print(f"reproduce: {report['reproduce']}", highlight=False, soft_wrap=True)
-
-
-def _hit_rate(report: dict[str, Any]) -> str:
-    if not report["settings"]["block_tokens"]:
-        return f"no prefix cache: {report['trace']['block_origin']}"
-    return f"{report['result']['hit_rate']:.2%} of prompt tokens"

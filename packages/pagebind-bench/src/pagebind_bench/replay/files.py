@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
+import typer
 from pagebind.errors import InvalidArgument
 
 
@@ -64,6 +66,14 @@ def write_whole(path: Path, text: str) -> None:
             raise
     except (OSError, RuntimeError) as error:
         raise InvalidArgument(f"{path} cannot be written: {_why(error)}; name another file") from error
+
+
+def write_texts(texts: Iterable[tuple[Path | None, str]]) -> None:
+    """Write each text whose path was asked for, and say so."""
+    for path, text in texts:
+        if path is not None:
+            write_whole(path, text)
+            typer.echo(f"wrote {path}")
 
 
 def _make_beside(target: Path) -> tuple[int, str]:

@@ -6,18 +6,21 @@ step, and the look at what came of it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from pagebind.errors import FaultError, InvalidArgument
-from pagebind.pool import PagePool
+from pagebind.pool import page_pool
 
 from pagebind_bench.replay.calls import Calls
 from pagebind_bench.replay.digest import Digest
+from pagebind_bench.replay.drive import drive, due, live_cells
+from pagebind_bench.replay.job import Step
+from pagebind_bench.replay.kinds import Kinds
 from pagebind_bench.replay.record import Record
-from pagebind_bench.replay.scheduler import Scheduler, Step
+from pagebind_bench.replay.room import Count
+from pagebind_bench.replay.scheduler import Scheduler
 from pagebind_bench.replay.settings import Settings, need_largest_fits
 from pagebind_bench.replay.traces import Request
 from pagebind_bench.replay.verify import Lane, Mismatch, Verifier
@@ -32,9 +35,10 @@ class Loop:
         need_largest_fits(requests, settings)
         self.settings = settings
         self.backend = backend
+        self.room = Count(settings.pages)
         self.scheduler = Scheduler(
             requests,
-            pages=settings.pages,
+            room=self.room,
             page_size=settings.page_size,
             max_batch=settings.max_batch,
             chunk=settings.chunk,
@@ -42,7 +46,7 @@ class Loop:
         )
         self.max_tokens = settings.chunk + settings.max_batch
         try:
-            self.pool = PagePool(
+            self.pool = page_pool(
                 settings.pages,
                 settings.page_size,
                 max_requests=settings.max_batch,
@@ -64,9 +68,10 @@ class Loop:
                     f"does not fit the device's memory: {error}; lower --pages, --max-batch or --max-context"
                 ) from error
             raise
+        self.tables = self.pool.tables["pages"]
         self.read_table = self.pool.plan_read_table(width)
         self.record = Record()
-        self.calls = Calls(self.pool, self.record.calls)
+        self.calls = Calls(self.pool, Kinds("pages"), self.record.calls)
         self.digest = Digest()
         self.verifier = Verifier(settings.page_size, settings.pages, settings.form)
         self.preempted = 0
@@ -84,30 +89,20 @@ class Loop:
 
         `progress(served, steps)` is called after each step. Raises Mismatch where a table, a slot or a count is wrong.
         """
-        threads = torch.get_num_threads()
-        torch.set_num_threads(self.settings.threads)
-        try:
-            self._serve(progress)
-        finally:
-            torch.set_num_threads(threads)
+        drive(self, progress)
 
-    def _serve(self, progress: Callable[[int, int], None]) -> None:
-        began = time.perf_counter()
+    def begin(self) -> None:
+        """Compile what the steps need."""
         self.pool.warmup()
         self.read_table.warmup()
-        plan = self.scheduler
-        while plan.coming or plan.busy:
-            plan.arrive(self.now)
-            if not plan.busy:
-                self.now = plan.coming[0].request.arrival_ms  # nothing to do until the next arrival
-                continue
-            self._step()
-            progress(self.served, len(self.record))
-        self.calls.free_blocks(plan.drain())
-        self._balance()
-        self.wall_s = time.perf_counter() - began
 
-    def _step(self) -> None:
+    def end(self) -> None:
+        """Empty the cache, and see that everything came back."""
+        self.calls.free_blocks(self.scheduler.drain())
+        self._balance()
+
+    def step(self) -> None:
+        """Run one step."""
         number = len(self.record) + 1
         plan = self.scheduler
         step = plan.plan()
@@ -130,9 +125,9 @@ class Loop:
             pool.requests.table,
             d_rows,
             d_lengths,
-            pool.tables.v2p,
+            self.tables.v2p,
             out=self.table,
-            state=pool.tables.state,
+            state=self.tables.state,
         )
         self._look(number, step, rows, d_rows, lengths, prefixes, indptr)
         self._finish(step, lengths)
@@ -142,7 +137,7 @@ class Loop:
         plan, settings, pool = self.scheduler, self.settings, self.pool
         held = [plan.held(length) for length in lengths]
         cached, idle = plan.cache.cached, plan.cache.evictable
-        live, running = pool.num_pages - pool.free_pages, len(plan.running)
+        live, running = settings.pages - pool.free_pages(), len(plan.running)
         tokens = sum(job.length for job in plan.running)
         row_pages = sum(plan.held(job.length) for job in plan.running)
         began = self.now
@@ -192,41 +187,30 @@ class Loop:
         table = self.table[: len(lengths), : max(held)].cpu().numpy()
         entries = [line[:n] for line, n in zip(table, held, strict=True)]
         slots = self.slots[: int(indptr[-1])].cpu().numpy()
-        counts = [number, len(lengths), step.prefill, step.pages, len(step.preempted), self.pool.free_pages]
+        counts = [number, len(lengths), step.prefill, step.pages, len(step.preempted), self.pool.free_pages()]
         self.digest.add(counts, lengths, np.concatenate(entries), slots)
-        if not self._due(number):
+        if not due(self.settings, number):
             return
-        ids = self._live_cells(rows, d_rows, lengths if self.settings.form == "token" else held)
+        ids = live_cells(self.pool, rows, d_rows, lengths if self.settings.form == "token" else held)
         lanes = [
             Lane(job, prefixes[b], lengths[b], ids[b], entries[b], slots[indptr[b] : indptr[b + 1]])
             for b, (job, _) in enumerate(step.lanes)
         ]
-        self.verifier.check(number, self.pool.tables.v2p.tolist(), lanes)
-
-    def _due(self, number: int) -> bool:
-        verify = self.settings.verify
-        return verify == "every" or (verify == "sample" and (number - 1) % self.settings.sample_every == 0)
-
-    def _live_cells(self, rows: Sequence[int], d_rows: torch.Tensor, counts: Sequence[int]) -> list[np.ndarray]:
-        table = self.pool.requests.table
-        if table.device.type == "cpu":
-            view = table.numpy()
-            return [view[row, :count] for row, count in zip(rows, counts, strict=True)]
-        picked = table[:, : max(counts)].index_select(0, d_rows).cpu().numpy()
-        return [line[:count] for line, count in zip(picked, counts, strict=True)]
+        self.verifier.check(number, self.tables.v2p.tolist(), lanes)
 
     def _need_balanced(self, when: str) -> None:
-        if self.pool.free_pages != self.scheduler.free:
+        free = self.pool.free_pages()
+        if free != self.room.free:
             raise Mismatch(
-                f"{when}: the pool has {self.pool.free_pages} free pages; expected {self.scheduler.free} by the "
-                "scheduler's ledger"
+                f"{when}: the pool has {free} free pages; expected {self.room.free} by the scheduler's ledger"
             )
 
     def _balance(self) -> None:
         self._need_balanced("the end")
         stats = self.pool.stats()
-        if stats.live or stats.rows:
-            raise Mismatch(f"the end: {stats.live} pages and {stats.rows} rows are held; expected none")
+        live = stats.sub_pools["pages"].live
+        if live or stats.rows:
+            raise Mismatch(f"the end: {live} pages and {stats.rows} rows are held; expected none")
         wrong = self.pool.audit()
         if wrong:
             raise Mismatch(f"the end: the audit of the tables finds {len(wrong)} fault(s): {'; '.join(wrong[:5])}")

@@ -54,7 +54,7 @@ def pages(series: Series, capacity: int) -> str:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        time, (live, cached, idle, peak) = _columns(series, "live", "cached", "idle", "peak_live")
+        time, (live, cached, idle, peak) = stairs(series, "live", "cached", "idle", "peak_live")
         own = live - cached
         axes.fill_between(time, 0, own, color=OWN, lw=0, label="requests' own")
         if np.nanmax(cached, initial=0) > 0:
@@ -70,7 +70,7 @@ def pages(series: Series, capacity: int) -> str:
             axes.plot(at, marks, ls="", marker="v", ms=4.5, color=ALARM, label="preemption")
         _finish(axes, time, "pages")
 
-    return _svg(draw, 3.3)
+    return as_svg(draw, 3.3)
 
 
 def batch(series: Series, most: int) -> str:
@@ -78,7 +78,7 @@ def batch(series: Series, most: int) -> str:
 
     def draw(figure: Figure) -> None:
         above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 2]})
-        time, (lanes, peak, waiting, peak_waiting) = _columns(series, "batch", "peak_batch", "waiting", "peak_waiting")
+        time, (lanes, peak, waiting, peak_waiting) = stairs(series, "batch", "peak_batch", "waiting", "peak_waiting")
         above.fill_between(time, 0, lanes, color=RUNNING, alpha=0.8, lw=0, label="lanes of a step, mean")
         above.plot(time, peak, color=INK, lw=0.7, alpha=0.7, label="highest")
         top = max(float(np.nanmax(peak, initial=1)), 1)
@@ -91,7 +91,7 @@ def batch(series: Series, most: int) -> str:
         below.set_ylim(0, max(float(np.nanmax(peak_waiting, initial=1)), 1) * 1.12)
         _finish(below, time, "waiting")
 
-    return _svg(draw, 4.1)
+    return as_svg(draw, 4.1)
 
 
 def entries(series: Series) -> str:
@@ -99,13 +99,13 @@ def entries(series: Series) -> str:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        time, (mean, peak) = _columns(series, "entries", "peak_entries")
+        time, (mean, peak) = stairs(series, "entries", "peak_entries")
         axes.fill_between(time, 0, mean, color=ENTRIES, alpha=0.75, lw=0, label="entries of a step, mean")
         axes.plot(time, peak, color=INK, lw=0.7, alpha=0.7, label="highest")
         axes.set_ylim(0, max(float(np.nanmax(peak, initial=1)), 1) * 1.12)
         _finish(axes, time, "entries")
 
-    return _svg(draw, 2.9)
+    return as_svg(draw, 2.9)
 
 
 def times(record: Record) -> str:
@@ -132,10 +132,10 @@ def times(record: Record) -> str:
         axes.grid(axis="y", visible=False)
         axes.tick_params(axis="y", labelcolor=INK)
 
-    return _svg(draw, 0.8 + 0.55 * max(len(record.called()), 1))
+    return as_svg(draw, 0.8 + 0.55 * max(len(record.called()), 1))
 
 
-def _columns(series: Series, *names: str) -> tuple[np.ndarray, list[np.ndarray]]:
+def stairs(series: Series, *names: str) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return virtual seconds and some columns as stairs: a span keeps its value from its first step to its last.
 
     A span's end reaches the next one's beginning, or leaves a gap (NaN) where a time went by without a step.
@@ -161,7 +161,8 @@ def _finish(axes: Axes, time: np.ndarray, label: str, *, bottom: bool = True) ->
     )
 
 
-def _svg(draw: Callable[[Figure], None], height: float) -> str:
+def as_svg(draw: Callable[[Figure], None], height: float) -> str:
+    """Return what `draw` draws into a figure of `height` inches, as SVG text."""
     with plt.rc_context(STYLE):  # type: ignore[arg-type]  # newer stubs want its keys as literals
         figure = plt.figure(figsize=(WIDTH, height))
         # The same margins everywhere, in inches, so that the axes of all figures stand above one another.

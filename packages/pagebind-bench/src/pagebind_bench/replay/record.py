@@ -23,7 +23,7 @@ COLUMNS = (
     "row_pages",  # that these rows hold; a shared page counts in each
     "preempted",  # requests
 )
-OPERATIONS = ("extend", "read_table", "assign", "release", "free")
+OPERATIONS = ("relief", "alloc", "extend", "read_table", "assign", "evict_window", "release", "free")
 """What a replay calls, in the order reports tell it."""
 POINTS = 600
 """Points that a series is thinned to for figures and JSON."""
@@ -31,20 +31,26 @@ POINTS = 600
 
 @dataclass
 class Record:
-    """A replay's steps and call times."""
+    """A replay's steps and call times. Over a span of steps `summed` columns are added up, `peaks` told beside."""
 
-    steps: dict[str, array[float]] = field(default_factory=lambda: {name: array("d") for name in COLUMNS})
+    columns: tuple[str, ...] = COLUMNS
+    summed: tuple[str, ...] = ("preempted",)
+    peaks: tuple[str, ...] = ("live", "batch", "waiting", "entries")
+    steps: dict[str, array[float]] = field(init=False)
     calls: dict[str, array[int]] = field(default_factory=lambda: {name: array("q") for name in OPERATIONS})
     """Host nanoseconds of every call, by operation."""
     first_token_ms: array[float] = field(default_factory=lambda: array("d"))
     latency_ms: array[float] = field(default_factory=lambda: array("d"))
+
+    def __post_init__(self) -> None:
+        self.steps = {name: array("d") for name in self.columns}
 
     def __len__(self) -> int:
         return len(self.steps["time_ms"])
 
     def add(self, **values: float) -> None:
         """Take in one step; a value for every column."""
-        for name in COLUMNS:
+        for name in self.columns:
             self.steps[name].append(values[name])
 
     def column(self, name: str) -> np.ndarray:
@@ -68,31 +74,28 @@ class Record:
             }
         return told
 
-    def thinned(self) -> dict[str, list[float]]:
-        """Return every column over at most POINTS equal spans of virtual time; spans without a step are left out.
+    def thinned(self, *, by_steps: bool = False) -> dict[str, list[float]]:
+        """Return every column over at most POINTS equal spans of virtual time, or of steps; empty spans are left out.
 
-        `began_ms` is when a span's first step begins and `time_ms` when its last one ends, `preempted` is a sum, the
-        others are means over steps; `peak_*` are the highest.
+        Columns are means over a span, but the times of its first and last step, and sums and peaks where asked.
         """
         time = self.column("time_ms")
         if not len(time):
             return {}
-        spans = min(POINTS, len(time))
-        edges = np.linspace(time[0], time[-1], spans + 1)[1:-1]
-        place = np.searchsorted(edges, time, side="right")
+        along = np.arange(len(time), dtype=np.float64) if by_steps else time
+        edges = np.linspace(along[0], along[-1], min(POINTS, len(time)) + 1)[1:-1]
+        place = np.searchsorted(edges, along, side="right")
         starts = np.flatnonzero(np.diff(place, prepend=-1))
         counts = np.diff(np.append(starts, len(time)))
-        series: dict[str, list[float]] = {}
-        for name in COLUMNS:
+        series: dict[str, list[float]] = {"steps": counts.tolist()} if by_steps else {}
+        for name in self.columns:
             values = self.column(name)
             sums = np.add.reduceat(values, starts)
-            told = {
-                "began_ms": values[starts],
-                "time_ms": values[starts + counts - 1],
-                "preempted": sums,
-            }
-            series[name] = np.round(told.get(name, sums / counts), 3).tolist()
-            if name in ("live", "batch", "waiting", "entries"):
+            told = values[starts] if name == "began_ms" else values[starts + counts - 1]
+            if name not in ("began_ms", "time_ms"):
+                told = sums if name in self.summed else sums / counts
+            series[name] = np.round(told, 3).tolist()
+            if name in self.peaks:
                 series[f"peak_{name}"] = np.maximum.reduceat(values, starts).tolist()
         return series
 
@@ -101,24 +104,26 @@ class Record:
         live, tokens, held = self.column("live"), self.column("tokens"), self.column("row_pages") * page_size
         return {
             "steps": len(self),
-            "virtual_s": _number(self.column("time_ms"), np.max) / 1000,
-            "peak_pages": int(_number(live, np.max)),
-            "mean_pages": round(_number(live, np.mean), 1),
-            "peak_cached_pages": int(_number(self.column("cached"), np.max)),
-            "peak_batch": int(_number(self.column("batch"), np.max)),
-            "mean_batch": round(_number(self.column("batch"), np.mean), 2),
-            "peak_entries": int(_number(self.column("entries"), np.max)),
-            "mean_entries": round(_number(self.column("entries"), np.mean), 1),
+            "virtual_s": number(self.column("time_ms"), np.max) / 1000,
+            "peak_pages": int(number(live, np.max)),
+            "mean_pages": round(number(live, np.mean), 1),
+            "peak_cached_pages": int(number(self.column("cached"), np.max)),
+            "peak_batch": int(number(self.column("batch"), np.max)),
+            "mean_batch": round(number(self.column("batch"), np.mean), 2),
+            "peak_entries": int(number(self.column("entries"), np.max)),
+            "mean_entries": round(number(self.column("entries"), np.mean), 1),
             "tail_waste": round(1 - float(tokens.sum()) / float(held.sum()), 6) if held.sum() else 0.0,
-            "first_token_ms": _quantiles(self.first_token_ms),
-            "latency_ms": _quantiles(self.latency_ms),
+            "first_token_ms": quantiles(self.first_token_ms),
+            "latency_ms": quantiles(self.latency_ms),
         }
 
 
-def _number(values: np.ndarray, of: Any) -> float:
+def number(values: np.ndarray, of: Any) -> float:
+    """Return `of(values)`, 0 where there are none."""
     return float(of(values)) if len(values) else 0.0
 
 
-def _quantiles(values: array[float]) -> dict[str, float]:
+def quantiles(values: array[float]) -> dict[str, float]:
+    """Return p50, p90 and p99, 0 where there are no values."""
     cells = np.array(values) if len(values) else np.zeros(1)
     return {f"p{q}": round(float(np.quantile(cells, q / 100)), 1) for q in (50, 90, 99)}

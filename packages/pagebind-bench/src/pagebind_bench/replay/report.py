@@ -11,6 +11,8 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
+from pagebind.pool import UnifiedPool
+from pagebind.words import PageTables
 
 from pagebind_bench import __version__
 from pagebind_bench.replay import plots
@@ -20,6 +22,8 @@ from pagebind_bench.replay.traces import Request
 
 SCHEMA = 1
 """Version of the JSON's layout."""
+ENTRY = {"relief": "compact", "evict_window": "evict"}
+"""Operations by the name of what a replay calls, where they differ."""
 
 
 def make_report(
@@ -27,7 +31,6 @@ def make_report(
 ) -> dict[str, Any]:
     """Return everything there is to tell about a replay that ended well."""
     pool, plan = loop.pool, loop.scheduler
-    device = pool.device
     result = {
         "served": loop.served,
         "preempted": loop.preempted,
@@ -39,30 +42,9 @@ def make_report(
     return {
         "kind": "pagebind replay",
         "schema": SCHEMA,
-        "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": {
-            "pagebind": version("pagebind"),
-            "pagebind-bench": __version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "backend": {
-            "name": pool.backend.name,
-            "version": pool.backend.version,
-            "mode": pool.backend.modes[device.type],
-            "device": str(device),
-            "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-            "index_dtype": str(pool.tables.v2p.dtype).removeprefix("torch."),
-            "composed": [name for name, _ in loop.record.called() if name not in pool.backend.planners],
-        },
-        "trace": {
-            "source": source,
-            "requests": len(requests),
-            "input_tokens": sum(request.input_tokens for request in requests),
-            "output_tokens": sum(request.output_tokens for request in requests),
-            "span_s": round(requests[-1].arrival_ms / 1000, 3),
-            "block_origin": block_origin,
-        },
+        **about_build(),
+        "backend": about_backend(pool, loop.tables, loop.record),
+        "trace": about_trace(requests, source, block_origin),
         "settings": asdict(loop.settings),
         "result": result,
         "operations": loop.record.operations(),
@@ -71,6 +53,45 @@ def make_report(
         "digest": loop.digest.hexdigest(),
         "reproduce": reproduce,
         "series": loop.record.thinned(),
+    }
+
+
+def about_build() -> dict[str, Any]:
+    """Return when a report was made, and with which versions."""
+    return {
+        "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "versions": {
+            "pagebind": version("pagebind"),
+            "pagebind-bench": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def about_backend(pool: UnifiedPool, tables: PageTables, record: Record) -> dict[str, Any]:
+    """Return what ran the calls of a replay, and where."""
+    device = pool.device
+    return {
+        "name": pool.backend.name,
+        "version": pool.backend.version,
+        "mode": pool.backend.modes[device.type],
+        "device": str(device),
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "index_dtype": str(tables.v2p.dtype).removeprefix("torch."),
+        "composed": [name for name, _ in record.called() if ENTRY.get(name, name) not in pool.backend.planners],
+    }
+
+
+def about_trace(requests: Sequence[Request], source: str, block_origin: str) -> dict[str, Any]:
+    """Return what was replayed."""
+    return {
+        "source": source,
+        "requests": len(requests),
+        "input_tokens": sum(request.input_tokens for request in requests),
+        "output_tokens": sum(request.output_tokens for request in requests),
+        "span_s": round(requests[-1].arrival_ms / 1000, 3),
+        "block_origin": block_origin,
     }
 
 

@@ -4,87 +4,48 @@
        ^                        |                   |
        +------ preempted: the youngest, when pages run out; its tokens are computed again later
 
-A step serves the running requests oldest first, then admits waiting ones while the whole prompt fits.
+A step serves the running requests oldest first, then admits waiting ones while the whole prompt fits. Whether pages fit
+is the room's answer. A model with a window takes a window page beside every page, and gives back those that only hold
+tokens before the window as its rows advance; one with a state takes a page for it at admission.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
+from pagebind_bench.replay.job import Job, Leaving, Outcome, Passing, Step
+from pagebind_bench.replay.kinds import Need
 from pagebind_bench.replay.prefix import Block, Kept, PrefixCache
+from pagebind_bench.replay.room import Room
 from pagebind_bench.replay.traces import Request
 
 
-@dataclass(eq=False, slots=True)
-class Job:
-    """A request on its way through. `length` and `target` are tokens; `shared` is pages."""
-
-    number: int
-    request: Request
-    target: int
-    """Tokens its row must hold before it decodes: the prompt, and after a preemption what it had generated."""
-    length: int = 0
-    """Tokens its row holds."""
-    generated: int = 0
-    shared: int = 0
-    """Pages at the head of its row that belong to the prefix cache."""
-    blocks: list[Block] = field(default_factory=list)
-    preemptions: int = 0
-    row: Any = None
-    """The pool's row while it runs; the scheduler never looks."""
-    first_token_ms: float | None = None
-    seen: list[int] | None = None
-    """Physical pages of its row when they were last checked."""
-
-
-@dataclass(slots=True)
-class Leaving:
-    """A job whose row is released, with what the row held: `length` tokens, the first `shared` pages not its own."""
-
-    job: Job
-    length: int
-    shared: int
-    pages: int
-
-
-@dataclass(slots=True)
-class Step:
-    """What one step does, in this order: evict, release the preempted, admit, extend the lanes."""
-
-    evicted: list[Block] = field(default_factory=list)
-    preempted: list[Leaving] = field(default_factory=list)
-    admitted: list[Job] = field(default_factory=list)
-    lanes: list[tuple[Job, int]] = field(default_factory=list)
-    """Each job of the batch with its new tokens."""
-    pages: int = 0
-    """New pages of all lanes."""
-    prefill: int = 0
-    """Tokens of all lanes that prefill."""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What ended with a step."""
-
-    first: list[Job] = field(default_factory=list)
-    """Jobs that generated their first token."""
-    kept: list[tuple[Job, Kept]] = field(default_factory=list)
-    finished: list[Leaving] = field(default_factory=list)
-
-
 class Scheduler:
-    """The policy. `free` is its ledger of the pool's free pages: `free + cached + own pages of running == pages`."""
+    """The policy. `window` is in tokens, the newest counted; `states` says whether a request needs a state.
+
+    Prefixes are shared without either: a cached prefix would need its last window and the state at its end, which
+    nobody keeps.
+    """
 
     def __init__(
-        self, requests: Sequence[Request], *, pages: int, page_size: int, max_batch: int, chunk: int, block_tokens: int
+        self,
+        requests: Sequence[Request],
+        *,
+        room: Room,
+        page_size: int,
+        max_batch: int,
+        chunk: int,
+        block_tokens: int,
+        window: int | None = None,
+        states: bool = False,
     ) -> None:
         self.page_size = page_size
         self.max_batch = max_batch
         self.chunk = chunk
-        self.pages = self.free = pages
+        self.room = room
+        self.window = window
+        self.state_pages = int(states)
         self.cache = PrefixCache(page_size, block_tokens)
         self.coming = deque(Job(n, request, request.input_tokens) for n, request in enumerate(requests, 1))
         self.waiting: deque[Job] = deque()
@@ -109,6 +70,7 @@ class Scheduler:
     def plan(self) -> Step:
         """Decide the next step, and account for all of its pages but those that end with it."""
         step = Step()
+        self.room.begin()
         budget = self.chunk
         place = 0
         while place < len(self.running):
@@ -136,56 +98,82 @@ class Scheduler:
                 outcome.kept.append((job, self._keep(job)))
             if job.generated >= job.request.output_tokens:
                 self.running.remove(job)
-                outcome.finished.append(self._leave(job))
+                leaving = self._leave(job)
+                self.room.give(leaving.pages)
+                outcome.finished.append(leaving)
+        if self.window is not None:
+            outcome.passing = [passing for job, _ in step.lanes for passing in self._pass(job)]
         return outcome
 
     def drain(self) -> list[Block]:
         """Empty the prefix cache once nothing runs, and return its blocks."""
         evicted = self.cache.evict(self.cache.cached + 1)
-        self.free += sum(block.pages for block in evicted)
+        self.room.evict(evicted)
         return evicted
+
+    def live(self) -> Need:
+        """Return the pages that are bound once the last step's calls are made, by the ledger alone."""
+        running = self.running
+        held = [self.held(job.length) for job in running]
+        window = sum(pages - job.first for pages, job in zip(held, running, strict=True))
+        return Need(
+            self.cache.cached + sum(pages - job.shared for pages, job in zip(held, running, strict=True)),
+            window if self.window is not None else 0,
+            len(running) * self.state_pages,
+        )
+
+    def most(self, request: Request) -> Need:
+        """Return pages that are enough to serve a request alone."""
+        return Need(self.held(request.tokens), self._most_window(request.tokens), self.state_pages)
 
     # ---- pages -------------------------------------------------------------------------------------------------------
 
-    def _extend(self, job: Job, tokens: int, step: Step) -> None:
+    def _need(self, job: Job, tokens: int) -> Need:
         pages = self.held(job.length + tokens) - self.held(job.length)
-        self.free -= pages
-        step.pages += pages
+        return Need(pages, pages if self.window is not None else 0)
+
+    def _extend(self, job: Job, tokens: int, step: Step, states: int = 0) -> None:
+        need = self._need(job, tokens) + Need(states=states)
+        self.room.take(need)
+        step.pages += need.full
         step.prefill += tokens if job.length < job.target else 0
         step.lanes.append((job, tokens))
         job.length += tokens
 
     def _make_room(self, job: Job, tokens: int, step: Step) -> bool:
         """Free pages for a running job: evict, then preempt the youngest. False where that is the job itself."""
-        need = self.held(job.length + tokens) - self.held(job.length)
-        self._evict(need - self.free, step)
-        while need > self.free:
+        need = self._need(job, tokens)
+        self._evict(self.room.short(need), step)
+        while self.room.short(need) > 0:
             youngest = self.running.pop()
             youngest.preemptions += 1
-            step.preempted.append(self._leave(youngest))
+            leaving = self._leave(youngest)
+            self.room.release(leaving)
+            step.preempted.append(leaving)
             youngest.target = youngest.request.input_tokens + youngest.generated
             self.waiting.appendleft(youngest)
             if youngest is job:
                 return False
-            self._evict(need - self.free, step)
+            self._evict(self.room.short(need), step)
         return True
 
     def _evict(self, pages: int, step: Step) -> None:
         if pages > 0:
             evicted = self.cache.evict(pages)
-            self.free += sum(block.pages for block in evicted)
+            self.room.evict(evicted)
             step.evicted += evicted
 
     def _admit(self, budget: int, step: Step) -> None:
         # Prompts that are still being computed have a claim on pages they have not taken yet.
-        claimed = sum(self.held(job.target) - self.held(job.length) for job in self.running if job.length < job.target)
+        claimed = sum((self._claim(job) for job in self.running if job.length < job.target), Need())
         while self.waiting and len(self.running) < self.max_batch and budget > 0:
             job = self.waiting[0]
             blocks, shared = self.cache.match(job.request.hash_ids, job.request.input_tokens, job.target - 1)
-            own = self.held(job.target) - shared
+            own = Need(self.held(job.target) - shared, self._most_window(job.target), self.state_pages)
             # A page of headroom for every running request, so that the newcomer is not preempted at once.
-            spare = self.free + self.cache.evictable - self.cache.idle_pages(blocks) - claimed - len(self.running)
-            if self.running and own > spare:
+            headroom = Need(len(self.running), len(self.running) if self.window is not None else 0)
+            spare = self.cache.evictable - self.cache.idle_pages(blocks)
+            if self.running and self.room.short(own + claimed + headroom) > spare:
                 return
             self.waiting.popleft()
             self.cache.hold(blocks)
@@ -196,19 +184,40 @@ class Scheduler:
             step.admitted.append(job)
             tokens = min(job.target - job.length, budget)
             budget -= tokens
-            self._evict(self.held(job.length + tokens) - self.held(job.length) - self.free, step)
-            self._extend(job, tokens, step)
-            claimed += self.held(job.target) - self.held(job.length)
+            self._evict(self.room.short(self._need(job, tokens)), step)
+            self._extend(job, tokens, step, self.state_pages)
+            claimed += self._claim(job)
+
+    def _claim(self, job: Job) -> Need:
+        """Return the pages that a job takes until its prompt is computed."""
+        held = self.held(job.length)
+        return Need(self.held(job.target) - held, max(self._most_window(job.target) - (held - job.first), 0))
+
+    def _most_window(self, tokens: int) -> int:
+        """Return window pages that are enough while a row grows to `tokens` in chunks: a window, a chunk, two parts."""
+        return 0 if self.window is None else min(self.held(tokens), self.held(self.window + self.chunk) + 1)
+
+    def _pass(self, job: Job) -> list[Passing]:
+        """Return what the next step's first token no longer attends to, once it holds whole pages."""
+        assert self.window is not None
+        begin = max(job.length + 1 - self.window, 0)
+        pages = begin // self.page_size - job.first
+        if pages <= 0:
+            return []
+        job.first += pages
+        return [Passing(job, begin, pages)]
 
     def _keep(self, job: Job) -> Kept:
         kept = self.cache.keep(job.blocks, job.shared, job.request.hash_ids, job.request.input_tokens)
-        self.free += kept.swapped - kept.before
+        self.room.give(kept.swapped - kept.before)
         job.blocks, job.shared = kept.blocks, kept.end
         return kept
 
     def _leave(self, job: Job) -> Leaving:
-        leaving = Leaving(job, job.length, job.shared, self.held(job.length) - job.shared)
-        self.free += leaving.pages
+        held = self.held(job.length)
+        leaving = Leaving(
+            job, job.length, job.shared, held - job.shared, held - job.first if self.window is not None else 0
+        )
         self.cache.drop(job.blocks)
-        job.blocks, job.shared, job.length = [], 0, 0
+        job.blocks, job.shared, job.length, job.first = [], 0, 0, 0
         return leaving

@@ -10,6 +10,7 @@ from typing import Literal
 from pagebind.errors import InvalidArgument
 from pagebind.words import Form
 
+from pagebind_bench.replay.split import PoolKind
 from pagebind_bench.replay.traces import Request
 
 Verify = Literal["every", "sample", "off"]
@@ -18,10 +19,9 @@ MAX_COST = 1e12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What a replay is run with. All of it stands in the report."""
+class Common:
+    """What every replay is run with. All of it stands in the report."""
 
-    pages: int
     page_size: int
     max_batch: int
     max_context: int  # tokens a row of the request table has room for
@@ -33,7 +33,28 @@ class Settings:
     cost_step_ms: float
     cost_prefill_us: float  # a token
     cost_entry_us: float  # a read-table cell
+    speed: float = 1.0  # arrivals are this many times as fast as in the trace
     threads: int = 1  # of torch for one operation on the CPU; more cost more than they give on tensors this small
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Common):
+    """What a replay of one kind of page is run with."""
+
+    pages: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(Common):
+    """What a replay of a model's kinds of page is run with."""
+
+    model: str
+    pool: PoolKind
+    budget: int  # bytes of the pool, sinks and all
+    real_bytes: bool  # whether the pool has its buffer; without, it plans tables only
+    window_ratio: float  # of a static split: window tokens / full tokens
+    state_ratio: float  # of a static split: state bytes / other bytes
+    cost_move_us: float  # a MiB that relief moves
 
 
 def need_largest_fits(requests: Sequence[Request], settings: Settings) -> None:

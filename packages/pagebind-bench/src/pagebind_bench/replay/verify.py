@@ -9,7 +9,7 @@ import numpy as np
 from pagebind.words import Form
 from pagebind_conformance import oracle
 
-from pagebind_bench.replay.scheduler import Job
+from pagebind_bench.replay.job import Job
 
 
 class Mismatch(Exception):
@@ -50,8 +50,8 @@ class Verifier:
             [right], counters = oracle.read_table(
                 [ids], [0], [lane.length], v2p, [[-1] * held], page_size=self.page_size, form=self.form
             )
-            _need_equal(f"{where}: read table", "column", entries, right)
-            _need_equal(f"{where}: write slots", "new token", lane.slots.tolist(), self._slots(lane, ids, v2p))
+            need_equal(f"{where}: read table", "column", entries, right)
+            need_equal(f"{where}: write slots", "new token", lane.slots.tolist(), self.slots(lane, ids, v2p))
             if any(counters.values()):
                 raise Mismatch(f"{where}: the oracle counts {counters}; expected no fault")
             if not 0 < min(entries) <= max(entries) <= self.pages:
@@ -60,12 +60,14 @@ class Verifier:
                     f"{where}: read table, column {column}: expected a page from 1 to {self.pages}, "
                     f"got {entries[column]}"
                 )
-            self._need_unmoved(where, lane.job, entries)
+            # Nothing is moved in this pool: what a request has written stays where it was.
+            self.need_unchanged(where, "page", lane.job, entries)
             everything.update(entries)
-        self._need_distinct(step, lanes, len(everything))
+        self.need_distinct(step, lanes, len(everything))
         self.checked += 1
 
-    def _slots(self, lane: Lane, ids: list[int], v2p: Sequence[int]) -> list[int]:
+    def slots(self, lane: Lane, ids: list[int], v2p: Sequence[int]) -> list[int]:
+        """Return the right write slots of a lane."""
         size = self.page_size
         if self.form == "token":
             tokens = ids[lane.prefix :]
@@ -73,21 +75,22 @@ class Verifier:
             tokens = [ids[t // size] * size + t % size for t in range(lane.prefix, lane.length)]
         return oracle.translate(tokens, v2p, page_size=size)[0]
 
-    def _need_unmoved(self, where: str, job: Job, entries: list[int]) -> None:
-        # Nothing is moved in this pool, so what a request has written stays where it was, and so do shared pages.
+    def need_unchanged(self, where: str, what: str, job: Job, entries: list[int]) -> None:
+        """Raise Mismatch where the pages (or ids) of a row are not those it had, or not those of its shared blocks."""
         if job.seen is not None:
             before = job.seen[: len(entries)]
-            _need_equal(f"{where}: pages since the last check", "column", entries[: len(before)], before)
+            need_equal(f"{where}: {what}s since the last check", "column", entries[: len(before)], before)
         else:
             for block in job.blocks:
                 mine = entries[block.first : block.end]
                 if block.seen is None:
                     block.seen = mine
                 else:
-                    _need_equal(f"{where}: shared block {block.number}", "page", mine, block.seen)
+                    need_equal(f"{where}: shared block {block.number}", what, mine, block.seen)
         job.seen = entries
 
-    def _need_distinct(self, step: int, lanes: Sequence[Lane], found: int) -> None:
+    def need_distinct(self, step: int, lanes: Sequence[Lane], found: int) -> None:
+        """Raise Mismatch where the lanes do not read as many different pages as they hold together."""
         shared = {block: block.pages for lane in lanes for block in lane.job.blocks}
         own = sum(-(-lane.length // self.page_size) - lane.job.shared for lane in lanes)
         right = own + sum(shared.values())
@@ -98,7 +101,8 @@ class Verifier:
             )
 
 
-def _need_equal(what: str, unit: str, got: list[int], right: list[int]) -> None:
+def need_equal(what: str, unit: str, got: list[int], right: list[int]) -> None:
+    """Raise Mismatch for the first cell in which two lists differ."""
     if got == right:
         return
     column = next((c for c, (a, b) in enumerate(zip(got, right, strict=False)) if a != b), min(len(got), len(right)))

@@ -7,6 +7,7 @@ from pagebind.ops.alloc import ALLOC, AllocSpec
 from pagebind.ops.assign import ASSIGN, AssignSpec
 from pagebind.ops.bind import BIND, BindSpec
 from pagebind.ops.compact import COMPACT, CompactSpec
+from pagebind.ops.evict import EVICT, EvictSpec
 from pagebind.ops.extend import EXTEND, ExtendSpec
 from pagebind.ops.free import FREE, FreeSpec
 from pagebind.ops.read_stream import READ_STREAM, ReadStreamSpec
@@ -30,6 +31,7 @@ OPERATIONS: dict[str, Operation[Any, Any]] = {
         TRUNCATE,
         ASSIGN,
         RELEASE,
+        EVICT,
         COMPACT,
     )
 }
@@ -45,6 +47,8 @@ FEATURES = frozenset(
         "context_parallel",  # translate: ranks above 1
         "shared",  # release: calls with starts
         "page_bytes",  # compact: moves bytes
+        "borrowed",  # alloc, free: ids of another sub-pool
+        "emits",  # extend: calls that tell what they took
     }
 )
 """Every name that a spec can ask for by its operation's `features`, and a backend can declare."""
@@ -54,6 +58,7 @@ __all__ = [
     "ASSIGN",
     "BIND",
     "COMPACT",
+    "EVICT",
     "EXTEND",
     "FEATURES",
     "FREE",
@@ -68,6 +73,7 @@ __all__ = [
     "AssignSpec",
     "BindSpec",
     "CompactSpec",
+    "EvictSpec",
     "ExtendSpec",
     "FreeSpec",
     "ReadStreamSpec",

@@ -31,6 +31,7 @@ from pagebind.operation import (
     need_entries_fit,
     need_index_dtypes,
     need_length,
+    need_no_overlap,
     need_rows,
     need_separate_rows,
     need_tables,
@@ -51,7 +52,8 @@ from pagebind.words import COUNT_MISMATCH, HOLE, SINK, STARVED, TOMBSTONE, Form,
 class ExtendSpec:
     """What an extension's plan decides: at most `max_bs` lanes and `max_tokens` new tokens a call.
 
-    `num_virtual` and `num_physical` count the sink; with form token, every virtual token id must fit int32.
+    `num_virtual` and `num_physical` count the sink; with form token, every virtual token id must fit int32. `emits`
+    plans for calls that also write what they took: token_ids, new_ids and new_pages.
     """
 
     max_bs: int
@@ -61,11 +63,13 @@ class ExtendSpec:
     num_physical: int
     form: Form = "token"
     multiplier: int = 1
+    emits: bool = False
     index_dtype: torch.dtype = torch.int32  # of the tables and stacks
     row_dtype: torch.dtype = torch.int32  # of req_rows
     length_dtype: torch.dtype = torch.int32  # of prefix_lens
     indptr_dtype: torch.dtype = torch.int32
     out_dtype: torch.dtype = torch.int32  # of slots
+    id_dtype: torch.dtype = torch.int32  # of token_ids, new_ids and new_pages
 
     def __post_init__(self) -> None:
         need_count("max_bs", self.max_bs, 0, INT32_MAX)
@@ -81,9 +85,13 @@ class ExtendSpec:
             length_dtype=self.length_dtype,
             indptr_dtype=self.indptr_dtype,
             out_dtype=self.out_dtype,
+            id_dtype=self.id_dtype,
         )
         need_entries_fit(self.num_physical, self.multiplier, self.page_size, "token", self.out_dtype)
         need_ids_fit(self.form, self.num_virtual, self.page_size)
+        if self.emits:
+            need_entries_fit(self.num_virtual, 1, self.page_size, "token", self.id_dtype)
+            need_entries_fit(self.num_physical, 1, 1, "page", self.id_dtype)
 
 
 def need_ids_fit(form: Form, num_virtual: int, page_size: int) -> None:
@@ -109,6 +117,9 @@ class Extend(Protocol):
         *,
         slots: torch.Tensor,  # [capacity], out_dtype; token entries; written
         pages: int | None = None,  # the host's count of new pages; None where it has none
+        token_ids: torch.Tensor | None = None,  # [capacity], id_dtype; virtual token ids; written where the plan emits
+        new_ids: torch.Tensor | None = None,  # [m], id_dtype; virtual pages taken; the same
+        new_pages: torch.Tensor | None = None,  # [m], id_dtype; physical pages taken; the same
     ) -> None:
         """Extend every lane's row.
 
@@ -119,6 +130,11 @@ class Extend(Protocol):
         hole, negative, or past the table they get slot 0, and with form token a hole is written (-1). A tombstone
         there gives slot 0 and leaves the virtual id standing. A page that is not found is the sink: its tokens get the
         ids and slots of page 0.
+
+        A plan that emits writes the virtual token id behind every cell of `slots[lo:hi]` to the same cell of
+        `token_ids`, -1 where the token has none (no room, a bad row, a hole or an id past the table); and the g-th new
+        page of the call to `new_ids[g]` and `new_pages[g]`: 0 in both where it was not found or not bound, -1 from the
+        number of new pages on; what does not fit m is not told.
 
         Counted in `tables.state`: `bad_row` lanes whose row is outside the request table (empty, nothing else
         counted); `clipped` lanes of the others whose prefix was negative or past the row, whose indptr was
@@ -143,6 +159,9 @@ def arguments(
     *,
     slots: torch.Tensor,
     pages: int | None = None,
+    token_ids: torch.Tensor | None = None,
+    new_ids: torch.Tensor | None = None,
+    new_pages: torch.Tensor | None = None,
 ) -> bool:
     """Check a call; False for an empty batch."""
     bs = need_rows(request_table, req_rows, spec.max_bs, spec.row_dtype, device)
@@ -159,20 +178,43 @@ def arguments(
     need_at_most("the capacity of slots", slots.shape[0], spec.max_tokens, "max_tokens")
     if pages is not None:
         need_count("pages", pages, 0)
+    _need_emitted(spec, device, slots, token_ids, new_ids, new_pages)
     return bs > 0
 
 
+def _need_emitted(
+    spec: ExtendSpec,
+    device: torch.device,
+    slots: torch.Tensor,
+    token_ids: torch.Tensor | None,
+    new_ids: torch.Tensor | None,
+    new_pages: torch.Tensor | None,
+) -> None:
+    for name, value in (("token_ids", token_ids), ("new_ids", new_ids), ("new_pages", new_pages)):
+        if (value is not None) != spec.emits:
+            raise InvalidArgument(f"{name} is {'given' if value is not None else 'None'}, emits={spec.emits}")
+        if value is not None:
+            need_tensor(name, value, spec.id_dtype, 1, device)
+    if token_ids is not None and new_ids is not None and new_pages is not None:
+        need_length("token_ids", token_ids, slots.shape[0], "slots")
+        need_length("new_pages", new_pages, new_ids.shape[0], "new_ids")
+        need_no_overlap("new_ids", new_ids, "new_pages", new_pages)
+        need_no_overlap("token_ids", token_ids, "slots", slots)
+
+
 def bytes_moved(spec: ExtendSpec, *, lanes: int, items: int) -> int:
-    """Return the bytes to extend `lanes` rows by `items` tokens: a slot each, an id a cell, a page's tables."""
+    """Return the bytes to extend `lanes` rows by `items` tokens: slots, ids, the tables' rows of new pages."""
     new_pages = -(-items // spec.page_size)
     ids = items if spec.form == "token" else new_pages
     per_lane = spec.row_dtype.itemsize + spec.length_dtype.itemsize + spec.indptr_dtype.itemsize
-    return items * spec.out_dtype.itemsize + ids * 4 + new_pages * 4 * spec.index_dtype.itemsize + lanes * per_lane
+    emitted = (items + 2 * new_pages) * spec.id_dtype.itemsize if spec.emits else 0
+    taken = new_pages * 4 * spec.index_dtype.itemsize
+    return items * spec.out_dtype.itemsize + ids * 4 + taken + emitted + lanes * per_lane
 
 
 def features(spec: ExtendSpec) -> frozenset[str]:
     """Return the features a spec asks for."""
-    return frozenset({f"form={spec.form}"})
+    return frozenset({f"form={spec.form}", *(["emits"] if spec.emits else [])})
 
 
 def _lanes_of(
@@ -206,6 +248,9 @@ def faults(
     *,
     slots: torch.Tensor,
     pages: int | None = None,
+    token_ids: torch.Tensor | None = None,
+    new_ids: torch.Tensor | None = None,
+    new_pages: torch.Tensor | None = None,
 ) -> Mapping[str, Sequence[int]]:
     """Return what a call would count: lanes, the new pages by their number in the call, virtual pages."""
     lanes = _lanes_of(spec, request_table, req_rows, prefix_lens, indptr, slots)
@@ -255,6 +300,9 @@ def compose(spec: ExtendSpec, device: torch.device, planners: Mapping[str, Plann
         *,
         slots: torch.Tensor,
         pages: int | None = None,
+        token_ids: torch.Tensor | None = None,
+        new_ids: torch.Tensor | None = None,
+        new_pages: torch.Tensor | None = None,
     ) -> None:
         lanes = _lanes_of(spec, request_table, req_rows, prefix_lens, indptr, slots)
         past = lanes.last >= tables.v2p.shape[0] - 1
@@ -276,13 +324,21 @@ def compose(spec: ExtendSpec, device: torch.device, planners: Mapping[str, Plann
         entry = (physical * scale).index_select(0, page).add_(offset)
         entry.masked_fill_((physical < 0).index_select(0, page), SINK)
 
-        if lanes.clipped.any() or lanes.bad_row.any():
-            unwritten, rest = expand(lanes.slots - lanes.tokens)
-            slots[(lanes.begin + lanes.tokens).index_select(0, unwritten).add_(rest)] = SINK
-        slots.scatter_(0, lanes.begin.index_select(0, lane).add_(step), entry.to(slots.dtype))
+        ids = (virtual * ps).index_select(0, page).add_(offset)
+        ids.masked_fill_((virtual < 0).index_select(0, page), HOLE)
+        at = lanes.begin.index_select(0, lane).add_(step)
+        for out, values, otherwise in ((slots, entry, SINK), (token_ids, ids, HOLE)):
+            if out is None:
+                continue
+            if lanes.clipped.any() or lanes.bad_row.any():
+                unwritten, rest = expand(lanes.slots - lanes.tokens)
+                out[(lanes.begin + lanes.tokens).index_select(0, unwritten).add_(rest)] = otherwise
+            out.scatter_(0, at, values.to(out.dtype))
+        for told, values in ((new_ids, taken.virtual), (new_pages, taken.physical)):
+            if told is not None:
+                told[:asked] = values[: told.shape[0]]
+                told[asked:] = HOLE
         if spec.form == "token":
-            ids = (virtual * ps).index_select(0, page).add_(offset)
-            ids.masked_fill_((virtual < 0).index_select(0, page), HOLE)
             at = cell(request_table, lanes.row, lanes.prefix).index_select(0, lane).add_(step)
             flat(request_table).scatter_(0, at, ids.to(request_table.dtype))
         else:

@@ -66,6 +66,18 @@ class CutLanes(NamedTuple):
     clipped: torch.Tensor  # [bs], bool; never together with bad_row
 
 
+class EvictLanes(NamedTuple):
+    """What each lane of an evict gives back."""
+
+    row: torch.Tensor  # [bs], int64
+    first: torch.Tensor  # [bs], int64; the first page to free
+    pages: torch.Tensor  # [bs], int64; pages to free
+    fits: torch.Tensor  # [bs], int64; pages of them that fit `freed`
+    moved: torch.Tensor  # [bs], int64; the row's first page afterwards
+    bad_row: torch.Tensor  # [bs], bool
+    clipped: torch.Tensor  # [bs], bool; never together with bad_row
+
+
 def rows_of(request_table: torch.Tensor, req_rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return each lane's row, int64 `[bs]`, some other one for a bad row, and which are bad, bool `[bs]`."""
     wanted = req_rows.long()
@@ -216,6 +228,38 @@ def cut_lanes(
         end, clear = pages_before(end, page_size), pages_before(clear, page_size)
     cells = (end - clear).clamp_(min=0)
     return CutLanes(row, first, pages, fits, clear, cells, bad, (clipped | (fits < pages)).masked_fill_(bad, False))
+
+
+def evict_lanes(
+    request_table: torch.Tensor,
+    req_rows: torch.Tensor,
+    starts: torch.Tensor,
+    lens: torch.Tensor,
+    first: torch.Tensor,
+    *,
+    part: str,
+    page_size: int,
+    tokens: int,
+    capacity: int,
+) -> EvictLanes:
+    """Judge the lanes of an evict: `tokens` tokens a row, `capacity` pages; `part` as in EvictSpec."""
+    row, bad = rows_of(request_table, req_rows)
+    start, cut = clip(starts, tokens)
+    length, moved = clip(lens, tokens)
+    kept = pages_before(start, page_size)
+    begun = torch.zeros_like(row) if first.shape[0] == 0 else first.index_select(0, row).long()
+    begun = begun.clamp(0, -(-tokens // page_size))
+    begin = torch.maximum(begun, kept)
+    end = quotient(length, page_size) if part == "head" else pages_before(length, page_size)
+    pages = (end - begin).clamp(min=0).masked_fill(bad, 0)
+    fits = torch.minimum(pages, (capacity - begins(pages)).clamp_(min=0))
+    left = {
+        "head": torch.where(pages > 0, begin + fits, torch.maximum(begun, end)),
+        "tail": torch.minimum(begun, kept),
+        "row": torch.zeros_like(begun),
+    }[part]
+    clipped = (cut | moved | (fits < pages)).masked_fill_(bad, False)
+    return EvictLanes(row, begin, pages, fits, left, bad, clipped)
 
 
 def add(state: torch.Tensor | None, **found: torch.Tensor) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from pagebind.words import EPOCH, HOLE_TOP, SINK, TICKET, TOMBSTONE, VIRTUAL_TOP, WATERMARK, PageTables
+from pagebind.pool.chain import SubPool
+from pagebind.pool.ledger import Ledger, span_bytes
+from pagebind.words import GROWTH, HOLE_TOP, SEAT, SINK, TICKET, TOMBSTONE, VIRTUAL_TOP, WATERMARK, PageTables
 
 
-def audit_tables(tables: PageTables, live: int, span: int) -> list[str]:
+def audit_tables(tables: PageTables, live: int, span: int, seat: int = 0, *, borrows: bool = False) -> list[str]:
     """Return each term that disagrees, as a sentence; an empty list for sound tables. Waits for the device.
 
-    `live` and `span` are the host's counts, in pages. Checked: the invariants of `PageTables`, that the stacks hold
-    exactly the ids and holes that are free, each once, and that the scratch words of kernels are zero.
+    `live`, `span` and `seat` are the host's counts, in pages; an empty span has no seat. Checked: the invariants of
+    `PageTables`, that the stacks hold exactly the ids and holes that are free, each once, and that the scratch words of
+    kernels are zero.
     """
-    v2p, p2v, virtual_stack, hole_stack, state = (t.cpu().to(torch.int64) for t in tables)
+    v2p, p2v, virtual_stack, hole_stack, state = (t.cpu().to(torch.int64) for t in tables[:5])
     wrong: list[str] = []
 
     def need(name: str, found: object, right: object) -> None:
@@ -45,32 +49,71 @@ def audit_tables(tables: PageTables, live: int, span: int) -> list[str]:
     need("pages bound in p2v", len(bound_pages), live)
     need("the watermark", watermark, span)
     need("the hole top", hole_top, span - live)
-    need("the virtual top", virtual_top, v2p.shape[0] - 2 - live)
-    need("pages bound past the watermark", sorted(p for p in bound_pages if p > watermark), [])
-    free_ids = set(range(1, v2p.shape[0] - 1)) - bound_ids
+    if span:
+        need("the seat", words[SEAT], seat)
+    in_span = set(range(words[SEAT] + 1, words[SEAT] + watermark + 1))
+    need("pages bound outside of the span", sorted(bound_pages - in_span), [])
+    free_ids = set() if borrows else set(range(1, v2p.shape[0] - 1)) - bound_ids
+    need("the virtual top", virtual_top, len(free_ids))
     need("the virtual stack", _stack(virtual_stack, virtual_top), sorted(free_ids))
-    holes = set(range(1, watermark + 1)) - bound_pages
+    holes = in_span - bound_pages
     need("the hole stack", _stack(hole_stack, hole_top), sorted(holes))
-    need("the scratch words", words[TICKET:], [0] * len(words[TICKET:]))
+    need("the scratch words", words[TICKET:GROWTH], [0] * (GROWTH - TICKET))
     return wrong
 
 
-def digest_tables(tables: PageTables, request_table: torch.Tensor) -> str:
-    """Return the SHA-256 of a sub-pool's tables, live stacks, positions and of its request table. Waits.
+def audit_chain(
+    ledger: Ledger, sub_pools: Sequence[SubPool], tables: Mapping[str, PageTables], total_bytes: int
+) -> list[str]:
+    """Return each term that disagrees in any sub-pool, or between them. Waits for the device.
+
+    Beside those of `audit_tables`: spans lie in order inside the buffer, above the sinks; an id that is bound in a
+    borrower is bound in its owner.
+    """
+    wrong: list[str] = []
+    end = max(place.base + place.page_bytes for place in ledger.places)
+    for i, (place, at, sub_pool) in enumerate(zip(ledger.places, ledger.positions, sub_pools, strict=True)):
+        own = tables[place.name]
+        found = audit_tables(own, at.live, at.span, at.seat, borrows=sub_pool.ids_of is not None)
+        wrong += [f"{place.name}: {told}" for told in found]
+        if at.span:
+            first_byte, end_byte = span_bytes(ledger.places, ledger.positions, i)
+            if first_byte < end:
+                wrong.append(f"{place.name}: its span begins at byte {first_byte}, what is below it ends at {end}")
+            end = end_byte
+        if sub_pool.ids_of is not None:
+            strays = _bound(own.v2p.cpu()) - _bound(tables[sub_pool.ids_of].v2p.cpu())
+            if strays:
+                wrong.append(f"{place.name}: ids {sorted(strays)} are bound here and not in {sub_pool.ids_of}")
+    if end > total_bytes:
+        wrong.append(f"the last span ends at byte {end} of {total_bytes}")
+    return wrong
+
+
+def digest_tables(
+    tables: Mapping[str, PageTables], request_table: torch.Tensor, first: Mapping[str, torch.Tensor]
+) -> str:
+    """Return the SHA-256 of all tables, live stacks and positions, the request table and rows' first pages. Waits.
 
     The same for int32 and int64 tables.
     """
-    state = tables.state.cpu()
-    tops = {"virtual_stack": int(state[VIRTUAL_TOP]), "hole_stack": int(state[HOLE_TOP])}
     sha = hashlib.sha256()
-    for name, tensor in (*tables._asdict().items(), ("request_table", request_table)):
+
+    def add(name: str, tensor: torch.Tensor) -> None:
         cells = tensor.cpu().to(torch.int64)
-        if name in tops:
-            cells = cells[: tops[name]]
-        elif name == "state":
-            cells = cells[: EPOCH + 1]
         sha.update(f"{name} {list(cells.shape)}\n".encode())
         sha.update(cells.contiguous().numpy().tobytes())
+
+    for name, own in tables.items():
+        state = own.state.cpu()
+        add(f"{name} v2p", own.v2p)
+        add(f"{name} p2v", own.p2v)
+        add(f"{name} virtual_stack", own.virtual_stack[: int(state[VIRTUAL_TOP])])
+        add(f"{name} hole_stack", own.hole_stack[: int(state[HOLE_TOP])])
+        add(f"{name} state", state[: SEAT + 1])
+    add("request_table", request_table)
+    for name, pages in first.items():
+        add(f"{name} first", pages)
     return sha.hexdigest()
 
 

@@ -1,0 +1,1 @@
+"""What the operations cost: cases as data, peers beside them, a floor and a ceiling measured in the same run."""
