@@ -6,7 +6,17 @@ import pytest
 import torch
 from pagebind import LaunchOptions
 from pagebind.ops import COMPACT, CompactSpec
-from pagebind.words import COUNT_MISMATCH, HOLE_TOP, SINK, TOMBSTONE, VIRTUAL_TOP, WATERMARK, PageTables, new_tables
+from pagebind.words import (
+    COUNT_MISMATCH,
+    HOLE_TOP,
+    SEAT,
+    SINK,
+    TOMBSTONE,
+    VIRTUAL_TOP,
+    WATERMARK,
+    PageTables,
+    new_tables,
+)
 from pagebind_cuda import backend
 from pagebind_cuda.compact import MOVE
 from pagebind_cuda.launch import plan_kernel
@@ -120,6 +130,34 @@ def test_a_page_bound_by_hand_leaves_too_few_holes_and_nothing_moves():
     after = assert_same(CompactSpec(max_pages=4), LaunchOptions(), tables, 4, torch.Generator())
     assert after["state"][COUNT_MISMATCH] == 1
     assert after["sources"].tolist() == [TOMBSTONE] * 4 + [77] * 5
+
+
+def assert_inverse(tables):
+    bound = (tables.v2p > SINK).nonzero().flatten()
+    assert torch.equal(tables.p2v[tables.v2p[bound].long()].long(), bound)
+    assert (tables.p2v > SINK).sum() == len(bound)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("fault", ["hole-twice", "fresh-page-bound"])
+def test_two_pages_that_would_meet_leave_the_tables_inverse(options, fault):
+    """Pages 11 to 70, seven of them holes of which one is twice on the stack; or all full, and page 8 bound below."""
+    twice = fault == "hole-twice"
+    tables = new_tables(90, 80, CPU)
+    live = torch.arange(18 if twice else 11, 71)
+    tables.p2v[live] = tables.v2p[live] = live.int()
+    tables.hole_stack[:7] = torch.tensor([11, 12, 13, 14, 15, 16, 15])
+    tables.state[SEAT], tables.state[WATERMARK], tables.state[HOLE_TOP] = 10, 60, 7 * twice
+    if not twice:
+        tables.p2v[8] = tables.v2p[8] = 8
+    assert_inverse(tables)
+    outputs = torch.full((2, 5), 77, dtype=torch.int32).unbind()
+    launch = backend.planners["compact"](CompactSpec(max_pages=5), CPU, options)
+    launch(tables, retreat=5, sources=outputs[0], targets=outputs[1], fresh=0 if twice else 5)
+    assert outputs[0].tolist() == [66, 67, 68, 69, 70]
+    assert outputs[1].tolist() == ([15, 16, 15, 14, 13] if twice else [10, 9, 8, 7, 6])
+    assert_inverse(tables)
+    assert (tables.v2p[66:71] == TOMBSTONE).sum() == 1
 
 
 @pytest.mark.parametrize("moved", [(5, 10**9), (10**9, 5), (-3, 2), (5, 0), (0, 5), (5, 12), (12, 5)])

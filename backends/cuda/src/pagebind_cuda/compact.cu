@@ -111,8 +111,7 @@ __device__ inline i64 scan_pages(i64 n, const PageOf& page_of, const Take& take)
 // of the tables written, where the host's counts are not those of the device.
 __device__ inline i64 pick(const Tables& at, const Chain& chain, const Moves& moves, const Retreat& how) {
     const i64 hole_top = at.state[HOLE_TOP], watermark = at.state[WATERMARK], seat = at.state[SEAT];
-    if (seat < 0 || seat >= at.num_physical) return REFUSED;
-    if (watermark < moves.retreat || watermark >= at.num_physical - seat) return REFUSED;
+    if (seat < 0 || watermark < moves.retreat || watermark >= at.num_physical - seat) return REFUSED;
     if (hole_top < most(moves.retreat - how.fresh, 0) || hole_top > watermark) return REFUSED;
     if (how.fresh + how.skip > 0) {
         const Span span = read_span(at, chain);
@@ -150,9 +149,9 @@ __device__ inline void rebind_pages(const Tables& at, const Moves& moves) {
         if (from <= SINK || from >= at.num_physical || to <= SINK || to >= at.num_physical) continue;
         const i64 v = at.p2v[from];
         if (v <= SINK || v >= at.num_virtual) continue;
-        at.v2p[v] = index_t(to);
-        at.p2v[to] = index_t(v);
         at.p2v[from] = index_t(TOMBSTONE);
+        // A fresh page that is bound, or a hole that is twice on the stack, leaves v without one: tables stay inverse.
+        at.v2p[v] = index_t(compare_and_swap(at.p2v + to, TOMBSTONE, v) == TOMBSTONE ? to : TOMBSTONE);
     }
 }
 
