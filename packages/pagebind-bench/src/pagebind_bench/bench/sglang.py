@@ -81,7 +81,7 @@ def _root(path: Path | None) -> tuple[Path, str]:
             raise PeerUnavailable(f"SGLang is not installed; {MEND}")
         return Path(spec.submodule_search_locations[0]).parent, _installed()
     if path.is_dir():
-        root = path.parent if path.name == "sglang" else path
+        root = path if (path / "sglang").is_dir() else path.parent  # around the package, whatever its name, or the package
         return root, _release(root)
     if not path.is_file() or not zipfile.is_zipfile(path):
         raise PeerUnavailable(f"--sglang is {path}, which is neither a wheel nor a folder; {MEND}")
