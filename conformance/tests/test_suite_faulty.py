@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulty
+import faulty_refresh  # noqa: F401  (its faults are listed when it is imported)
 import pytest
 
 
@@ -22,8 +23,9 @@ def test_a_backend_kept_outside_passes_the_core_and_all_that_is_composed_from_it
 
 @pytest.mark.parametrize("name", faulty.FAULTS)
 def test_a_fault_is_found_by_the_case_meant_for_it(run_suite, name):
-    case = faulty.FAULTS[name].case
-    result, report = run_suite(f"faulty:{name}", cases=(case,))
+    fault = faulty.FAULTS[name]
+    case = fault.case
+    result, report = run_suite(f"{fault.run.__module__}:{name}", cases=(case,))
     failed = {one["id"].partition("[")[0] for one in report["cases"] if one["status"] == "failed"}
     assert failed == {case}
     assert result.ret == 1

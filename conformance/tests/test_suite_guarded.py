@@ -42,6 +42,17 @@ def test_writes_outside_say_where():
     )
 
 
+def test_every_call_is_held_against_what_the_one_before_left():
+    out = Guarded([1, 2], torch.int32, CPU)
+    out.view[0] = 5
+    out.verify("out", [5, 2])
+    out.buffer[BAND - 1] = 7
+    out.view[1] = 6
+    assert complaint(out) == (
+        "out [2]: outside the tensor was written: 7, element 1 before the first; [1] is 6, has to stay 2"
+    )
+
+
 def test_an_empty_tensor_has_an_outside_too():
     out = Guarded([], torch.int32, CPU, shape=(0, 3))
     out.buffer[BAND] = 7

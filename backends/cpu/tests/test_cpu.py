@@ -1,4 +1,4 @@
-"""What only the CPU backend has: blocks, whole pages and single cells must give what one cell at a time gives."""
+"""What only the CPU backend has: long lanes, blocks, whole pages and cells must give what one cell at a time gives."""
 
 import random
 
@@ -8,11 +8,12 @@ import torch
 from pagebind import plan
 from pagebind.ops import OPERATIONS, READ_STREAM, READ_TABLE, TRANSLATE, ReadStreamSpec, ReadTableSpec, TranslateSpec
 from pagebind.words import BAD_ID, new_state
-from pagebind_cpu.cells import BLOCK, FEWEST
+from pagebind_cpu.cells import BLOCKS, LONG
 
 NUM_PAGES = 900
-AWKWARD = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 1, 3, 777, FEWEST - 5]
-WIDTH = FEWEST
+BLOCK, SMALL = BLOCKS
+AWKWARD = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 1, SMALL, SMALL - 1, 777, LONG, LONG - 1]
+WIDTH = LONG + 3
 
 
 def made(seed, form, page_size):
@@ -48,7 +49,7 @@ def entry(v2p, row, column, form, granularity, page_size):
 def test_any_mix_of_lengths_and_starts_equals_cell_by_cell(form, granularity, page_size):
     v2p, rows = made(page_size, form, page_size)
     unit = page_size if granularity == "page" else 1
-    starts = [0, 0, 5, 70, 1, 0, 128, 2, 64, 0]
+    starts = [0, 0, 5, 70, 1, 0, 128, 0, 2, 64, 0, 0]
     out = torch.full((len(rows) + 2, WIDTH + 3), 7, dtype=torch.int64)[1:-1, 1 : 1 + -(-WIDTH // unit)]
     base = out._base
     expected, past = base.clone(), 0
@@ -81,6 +82,74 @@ def test_any_mix_of_lengths_and_starts_equals_cell_by_cell(form, granularity, pa
     skipped = torch.tensor(indptr, dtype=torch.int32)
     streamed(table, lanes, counted, pages, skipped, out=packed, starts=first, state=state)
     assert packed.tolist() == [7, 7, *stream, 7, 7]
+    assert state[BAD_ID] == past
+
+
+def passed(table, lengths, v2p, **names):
+    """Return a read table, its counter of ids past the table, and what both have to be; form and granularity page."""
+    num_pages, bs = len(v2p) - 1, len(lengths)
+    spec = ReadTableSpec(max_bs=bs, max_width=WIDTH, page_size=4, num_physical=num_pages, form="page", **names)
+    state, out = new_state("cpu"), torch.full((bs, WIDTH), 7, dtype=spec.out_dtype)
+    expected, past = out.tolist(), 0
+    for b, (row, length) in enumerate(zip(table.tolist(), lengths, strict=True)):
+        known = [v if 0 <= v < num_pages else num_pages for v in row[:length]]
+        expected[b][:length] = [max(v2p[v], 0) * spec.multiplier for v in known]
+        past += sum(v >= num_pages for v in row[:length])
+    call = plan(READ_TABLE, spec, backend="cpu", device="cpu")
+    lanes, tokens = torch.arange(bs, dtype=torch.int32), torch.tensor(lengths, dtype=torch.int32) * 4
+    call(table, lanes, tokens, torch.tensor(v2p, dtype=spec.index_dtype), out=out, state=state)
+    return out.tolist(), int(state[BAD_ID]), expected, past
+
+
+@pytest.mark.parametrize("wild", [[], [-1], [-(2**31)], [NUM_PAGES], [2**31 - 1], [NUM_PAGES + 1, -5, NUM_PAGES]])
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("out_dtype", [torch.int32, torch.int64])
+def test_long_lanes_of_sound_ids_may_stand_beside_others(wild, index_dtype, out_dtype):
+    rng = random.Random(len(wild))
+    # A row 0 that is not the sink's would tell of an id that was clamped to it.
+    v2p = [3, *(rng.choice([-1, v]) for v in range(1, NUM_PAGES)), -1]
+    table = torch.randint(NUM_PAGES, (5, WIDTH), dtype=torch.int32, generator=torch.Generator().manual_seed(1))
+    for at, value in enumerate(wild):
+        table[2, LONG - 1 - at] = value
+        table[3, 7 * at] = value
+    table[2, LONG] = table[1, LONG + 1] = NUM_PAGES  # behind the lane's end
+    lengths = [LONG + 2, LONG, LONG, 40, LONG + 1]
+    dtypes = {"index_dtype": index_dtype, "out_dtype": out_dtype}
+    for multiplier in (1, 3):
+        found, counted, expected, past = passed(table, lengths, v2p, multiplier=multiplier, **dtypes)
+        assert found == expected
+        assert counted == past
+
+
+@pytest.mark.parametrize("room", [LONG - 1, LONG, LONG + 1, LONG + 9])
+def test_a_stream_that_is_cut_where_its_table_is_not(room):
+    """The stream has `room` for each long lane and, behind it, for an empty one, whose part must stay as it is."""
+    generator = torch.Generator().manual_seed(room)
+    lengths, width = [LONG + 1, 0, LONG + 9, 0, 70, 0], LONG + 5
+    parts = [room, 20, room, 20, 70, 20]
+    indptr = [sum(parts[:b]) for b in range(7)]
+    v2p = torch.tensor([0, *torch.randperm(NUM_PAGES - 1, generator=generator).add(1).tolist(), -1], dtype=torch.int32)
+    table = torch.randint(NUM_PAGES, (6, LONG + 9), dtype=torch.int32, generator=generator)
+    table[2, [0, 9, width, LONG + 8]] = NUM_PAGES + 3
+    spec = ReadStreamSpec(
+        max_bs=6, max_items=indptr[-1], max_width=width, page_size=1, num_physical=NUM_PAGES, with_table=True
+    )
+    state, out = new_state("cpu"), torch.full((indptr[-1],), 7, dtype=torch.int32)
+    tabled = torch.full((6, LONG + 9), 7, dtype=torch.int32)
+    call = plan(READ_STREAM, spec, backend="cpu", device="cpu")
+    rows, seq_lens = torch.arange(6, dtype=torch.int32), torch.tensor(lengths, dtype=torch.int32)
+    starts = torch.tensor(indptr, dtype=torch.int32)
+    call(table, rows, seq_lens, v2p, starts, out=out, table=tabled[:, :width], state=state)
+
+    entries = torch.where(table < NUM_PAGES, v2p[table.clamp(max=NUM_PAGES - 1).long()], 0)
+    stream, cells, past = torch.full_like(out, 7), torch.full_like(tabled, 7), 0
+    for b, length in enumerate(lengths):
+        streamed, shown = min(length, parts[b]), min(length, width)
+        stream[indptr[b] : indptr[b] + streamed] = entries[b, :streamed]
+        cells[b, :shown] = entries[b, :shown]
+        past += int((table[b, : max(streamed, shown)] >= NUM_PAGES).sum())
+    assert torch.equal(out, stream)
+    assert torch.equal(tabled, cells)
     assert state[BAD_ID] == past
 
 

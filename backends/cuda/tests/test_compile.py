@@ -13,11 +13,13 @@ from pagebind_cuda.launch import PLANNED, Variant
 # What plans of an operation fix besides dtypes of one vector each, which only a load depends on.
 FLAG = (0, 1)
 CHOICES = {
-    "read_table": {"form_token": FLAG, "granularity_token": FLAG, "fill_sink": FLAG},
+    "read_table": {"form_token": FLAG, "granularity_token": FLAG, "fill_sink": FLAG, "windowed": FLAG},
+    "refresh_table": {"form_token": FLAG, "granularity_token": FLAG, "fill_sink": FLAG, "borrowed": FLAG},
     "read_stream": {"form_token": FLAG, "granularity_token": FLAG},
     "alloc": {"borrowed": FLAG},
     "free": {"borrowed": FLAG},
     "extend": {"form_token": FLAG, "emits": FLAG},
+    "advance": {"form_token": FLAG, "granularity_token": FLAG, "emits": FLAG, "appends": (1,)},
     "truncate": {"form_token": FLAG},
     "release": {"form_token": FLAG},
     "evict": {"form_token": FLAG, "part": range(len(PARTS))},

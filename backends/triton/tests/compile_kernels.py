@@ -12,6 +12,7 @@ import torch
 import triton
 from pagebind.operation import LaunchOptions
 from pagebind.ops import (
+    AdvanceSpec,
     AllocSpec,
     AssignSpec,
     BindSpec,
@@ -21,7 +22,9 @@ from pagebind.ops import (
     FreeSpec,
     ReadStreamSpec,
     ReadTableSpec,
+    RefreshTableSpec,
     ReleaseSpec,
+    TouchSpec,
     TranslateSpec,
     TruncateSpec,
     UnbindSpec,
@@ -49,6 +52,9 @@ def specs():
         reads = {"granularity": granularity, "windowed": flag, "max_width": 9, "out_dtype": dtype}
         reads |= {**index, **lanes, **sizes}
         yield "read_table", ReadTableSpec(fill="sink" if flag else "prefix", **reads), counted
+        if counted == (dtype is torch.int32):  # it takes seconds: half of them, in which every branch occurs
+            yield "refresh_table", RefreshTableSpec(fill="sink" if flag else "prefix", borrowed=flag, **reads), counted
+        yield "touch", TouchSpec(max_bs=4, **lens), counted
         yield (
             "read_stream",
             ReadStreamSpec(max_items=9, with_table=flag, indptr_dtype=dtype, **reads),
@@ -59,6 +65,12 @@ def specs():
         wide = {"indptr_dtype": dtype, "out_dtype": dtype}
         emits = {"emits": flag, "id_dtype": dtype}
         yield "extend", ExtendSpec(max_tokens=9, num_virtual=9, **sizes, **index, **lanes, **wide, **emits), counted
+        more = {"appends": flag, "granularity": granularity, "table_dtype": dtype, "max_bs": 2000}  # two launches too
+        yield (
+            "advance",
+            AdvanceSpec(num_virtual=9, out_dtype=dtype, **sizes, **index, **{**lanes, **more}, **emits),
+            counted,
+        )
         for part in PARTS:
             yield "evict", EvictSpec(part=part, max_pages=9, page_size=3, **both, **lanes), counted
         ranks = {"ranks": 2, "rank": 1} if flag else {}

@@ -15,10 +15,22 @@ from pagebind_triton import OPERATIONS
 KERNELS = {
     *(
         f"{name}_kernel"
-        for name in ("read_table", "read_stream", "translate", "assign", "bind", "unbind", "alloc", "free", "evict")
+        for name in (
+            "read_table",
+            "fill_table",
+            "read_stream",
+            "translate",
+            "assign",
+            "bind",
+            "unbind",
+            "alloc",
+            "free",
+            "evict",
+        )
     ),
     *("count_new_kernel", "write_new_kernel", "count_tails_kernel", "cut_tails_kernel", "count_evicted_kernel"),
-    *("pick_moves_kernel", "move_pages_kernel"),
+    *("look_kernel", "step_kernel"),
+    *("pick_moves_kernel", "move_pages_kernel", "refresh_table_kernel", "touch_kernel"),
 }
 
 # What plans choose between, each with each.
@@ -28,7 +40,9 @@ CHOICES = {
     "free_kernel": {"BORROWED": YES_AND_NO, "COUNT": YES_AND_NO},
     "count_evicted_kernel": {"PART": (0, 1, 2), "COUNT": YES_AND_NO},
     "evict_kernel": {"TOKEN_FORM": YES_AND_NO, "COUNT": YES_AND_NO},
+    "step_kernel": {"ALONE": YES_AND_NO, "CHAINED": YES_AND_NO, "APPENDS": YES_AND_NO, "COUNT": YES_AND_NO},
     "pick_moves_kernel": {"CHAINED": YES_AND_NO, "COUNT": YES_AND_NO},
+    "refresh_table_kernel": {"SINK_FILL": YES_AND_NO, "ALIGNED": YES_AND_NO},
     "write_new_kernel": {"TOKEN_FORM": YES_AND_NO, "EMITS": YES_AND_NO},
 }
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from pagebind.errors import CaptureError
 from pagebind.operation import LaunchOptions
-from pagebind_triton.launch import Grid, PlannedLaunch, plan_grid
+from pagebind_triton.launch import GPU_MOST, Grid, PlannedLaunch, plan_grid
 
 CUDA = torch.device("cuda", 0)
 
@@ -31,7 +31,7 @@ class Recorded:
 @pytest.fixture
 def _capturing(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
 
 
@@ -107,6 +107,37 @@ def test_frees_with_gaps_agree_over_blocks_and_programs_and_leave_no_ticket():
 def test_borrowed_ids_are_taken_freed_and_evicted_alike_over_blocks_and_programs():
     for answers, right in interpreted("borrowed.py").values():
         assert answers == [right] * 6
+
+
+def test_tables_are_right_whichever_way_their_rows_are_finished():
+    assert interpreted("tables.py") == {"right": 45, "wrong": []}
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 132, 1055, 1056, 16384, 65535, 65536, 2**31 - 1, 2**40])
+def test_a_reciprocal_divides_every_program_number(divisor):
+    pytest.importorskip("triton", reason="triton is not installed")
+    from pagebind_triton.build import SHIFT, reciprocal_of
+
+    programs = range(GPU_MOST)
+    assert [n * reciprocal_of(divisor) >> SHIFT for n in programs] == [n // divisor for n in programs]
+
+
+@pytest.mark.parametrize(
+    ("max_bs", "max_width", "constants"),
+    [
+        (0, 0, {"LANES": 1, "WIDE": False}),
+        (1, 2**31 - 1, {"LANES": 1, "WIDE": False}),
+        (1024, 2**31 - 1, {"LANES": 1024, "WIDE": True}),
+        (65, 131_072, {"LANES": 128, "WIDE": False}),
+        (10**6, 2**20, {"LANES": 4096, "WIDE": False}),
+        (10**6, 2**31 - 1, {"LANES": 4096, "WIDE": True}),
+    ],
+)
+def test_lanes_are_a_power_of_two_and_tiles_are_counted_wide_where_they_have_to(max_bs, max_width, constants):
+    pytest.importorskip("triton", reason="triton is not installed")
+    from pagebind_triton.build import lane_constants
+
+    assert lane_constants(max_bs, max_width, 1024) == constants
 
 
 def test_kernels_read_spans_as_core_defines_them_whatever_the_words_hold():

@@ -116,7 +116,7 @@ class Guarded:
         `expected` None means that nothing may have changed. The buffer as it is becomes what it held before.
         """
         __tracebackhide__ = True
-        got = self.buffer.cpu()
+        got = self.buffer.to("cpu", copy=True)  # on the CPU, the next call writes to the buffer itself
         wanted = self.before.clone()
         inside = wanted.as_strided(*self.geometry)
         if isinstance(expected, Unspecified):

@@ -15,11 +15,14 @@ from typing import Any
 
 import torch
 from pagebind import Backend, LaunchOptions, get_backend, ops
+from pagebind.ops.refresh_table import BUILT_ROW, BUILT_WORDS, new_built
+from pagebind.ops.touch import new_versions
 from pagebind.plan import Planned, plan_with
 from pagebind.pool.audit import audit_tables
 from pagebind.words import (
     BASE,
     DOWN,
+    EPOCH,
     FLOAT,
     GROWTH,
     HOLE_TOP,
@@ -182,6 +185,61 @@ def tables_of_lanes(small: Small) -> None:
         stream(*batch, indptr, out=stream_out, state=state, **({"table": out} if with_table else {}), **starts)
 
 
+def refreshed(small: Small) -> None:
+    """Run touch and refresh_table in every form, granularity, fill, window and dtype, with something to keep or not."""
+    num = 101
+    for form, granularity, fill, (windowed, borrowed), dtype, page_size in product(
+        FORMS, FORMS, ("prefix", "sink"), ((False, False), (True, False), (True, True)), DTYPES, PAGE_SIZES
+    ):
+        tokens = WIDTH if form == "token" else WIDTH * page_size
+        columns = WIDTH if granularity == form else (tokens if granularity == "token" else -(-tokens // page_size))
+        kinds = {"row_dtype": dtype, "length_dtype": dtype}
+        refresh = small.plan(
+            ops.REFRESH_TABLE,
+            max_bs=BS,
+            max_width=columns,
+            page_size=page_size,
+            num_physical=num,
+            form=form,
+            granularity=granularity,
+            fill=fill,
+            multiplier=3,
+            windowed=windowed,
+            borrowed=borrowed,
+            index_dtype=dtype,
+            out_dtype=dtype,
+            **kinds,
+        )
+        touch = small.plan(ops.TOUCH, max_bs=BS, **kinds)
+        request_table, v2p = small.garbage(num, page_size, form, WIDTH), small.bound(num, dtype)
+        rows, lens = small.rows(BS + 9, dtype), small.lens(tokens, dtype)
+        state, versions = new_state(small.device), new_versions(BS + 9, small.device)
+        versions[:, 0] = 2**31 - 1
+        out = small.ints(0, 9, BS + 2, columns + 5, dtype=dtype)[:, :columns]
+        kept: dict[str, torch.Tensor] = {
+            "out": out, "built": new_built(BS + 2, columns, small.device), "versions": versions, "state": state,
+        }  # fmt: skip
+        if windowed:
+            kept["starts"] = small.lens(tokens // 2, dtype)
+        if borrowed:
+            kept["first"] = small.ints(-1, 40, BS + 9)
+        for step in range(4):
+            refresh(request_table, rows, lens, v2p, seq_len_delta=step, **kept)
+            touch(versions, rows[step : step + 9], lens[:9].clone(), state=state)
+            lens[5:25] += 1
+        some = {name: t[:9] if name == "starts" else t for name, t in kept.items()}
+        refresh(request_table, rows[3:12], lens[3:12].clone(), v2p, **some)
+        state[EPOCH] += 1
+        for tensor in (rows, kept["built"]):
+            tensor.copy_(tensor.flip(0))
+        if borrowed:
+            kept["first"] += 2
+        refresh(request_table, rows, lens, v2p, **kept)
+        kept["built"].copy_(small.ints(-(2**31), 2**31, BS + 2, BUILT_WORDS))
+        kept["built"][:BS, BUILT_ROW] = rows
+        refresh(request_table, rows, lens, v2p, **kept)
+
+
 def ids(small: Small) -> None:
     """Run translate, bind and unbind in every dtype, shape and size."""
     for dtype, page_size, ranks in product(DTYPES, PAGE_SIZES, (1, 2)):
@@ -310,6 +368,51 @@ def rows(small: Small) -> Iterator[Audited]:
         )  # the window has lost pages to ids that were bound in it still when their owner gave them anew
 
 
+def steps(small: Small) -> Iterator[Audited]:
+    """Run advance in every form, dtype and kind of table, alone and chained, until pages run out; yield the tables."""
+    kinds = ((False, False, "page"), (True, True, "page"), (False, True, "token"), (True, False, "page"))
+    for form, dtype, page_size, (emits, appends, granularity), place in product(
+        FORMS, DTYPES, PAGE_SIZES, kinds, (None, 0, 1, 2)
+    ):
+        bs = 2100 if place is None and page_size == 3 else BS  # more than a block has lanes
+        tables = (
+            chain_of(small, 60, dtype)[place]
+            if place is not None
+            else new_tables(2 * bs, 2 * bs + 9, small.device, dtype)
+        )
+        tokens = WIDTH if form == "token" else WIDTH * page_size
+        advance = small.plan(
+            ops.ADVANCE,
+            max_bs=bs,
+            page_size=page_size,
+            num_virtual=tables.v2p.shape[0] - 1,
+            num_physical=tables.p2v.shape[0] - 1,
+            form=form,
+            emits=emits,
+            appends=appends,
+            granularity=granularity,
+            index_dtype=dtype,
+            row_dtype=dtype,
+            length_dtype=dtype,
+            out_dtype=dtype,
+            table_dtype=dtype,
+            id_dtype=dtype,
+        )
+        request_table = small.garbage(bs, page_size, form, WIDTH).repeat(bs // BS + 1, 1)
+        rows = torch.randperm(bs + 9, generator=small.random)[:bs].to(dtype).to(small.device)
+        lens = small.ints(-2, tokens + 3, bs, dtype=dtype)
+        lens[::2] = 0
+        rows[3], rows[4], lens[5], lens[6] = -1, len(request_table), -5, torch.iinfo(dtype).max
+        told: dict[str, torch.Tensor] = {"slots": torch.empty_like(lens)}
+        if emits:
+            told |= {name: torch.empty_like(lens) for name in ("token_ids", "new_ids", "new_pages")}
+        if appends:
+            told["table"] = small.ints(0, 9, bs + 2, 55, dtype=dtype)[:, :50]
+        for pages in (None, 7, 0):
+            advance(request_table, rows, lens, tables, pages=pages, **told)
+        yield tables, place == 1
+
+
 def compactions(small: Small) -> Iterator[Audited]:
     """Run compact at either end, with and without bytes, in every dtype and size; yield the tables."""
     for dtype, id_dtype, page_bytes, n in product(DTYPES, DTYPES, BYTES_OF_PAGES, ITEMS):
@@ -360,8 +463,9 @@ def main() -> None:
     if small.device.type == "cuda":
         small.device = torch.device("cuda", torch.cuda.current_device())
     tables_of_lanes(small)
+    refreshed(small)
     ids(small)
-    for tables, borrows in chain(pools(small), rows(small), compactions(small)):
+    for tables, borrows in chain(pools(small), rows(small), steps(small), compactions(small)):
         holes, span = positions(tables)
         wrong = audit_tables(tables, span - holes, span, int(tables.state[SEAT]), borrows=borrows)
         if wrong:

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from pagebind import Backend, LaunchOptions
 
-from pagebind_conformance import pool_lease_steps, pool_row_steps
+from pagebind_conformance import pool_decode_steps, pool_lease_steps, pool_row_steps
 from pagebind_conformance.pool_setups import SETUPS
 from pagebind_conformance.pool_steps import STEPS, WEIGHTS, run
 from pagebind_conformance.pool_world import World
 from pagebind_conformance.subject import SMALL, Subject, choose
 
-REGISTERED = (pool_row_steps, pool_lease_steps)
+REGISTERED = (pool_row_steps, pool_lease_steps, pool_decode_steps)
 """Modules whose import adds to STEPS."""
 
 MOST_TOLD = 12

@@ -11,13 +11,15 @@ import pytest
 import torch
 from pagebind import get_backend
 from pagebind.cli import build
+from pagebind.words import VIRTUAL_TOP
 from pagebind_bench.bench import command, evidence, limits, runner
 from pagebind_bench.bench.cases import FREE, TABLE
 from pagebind_bench.bench.evidence import NoEvidence, filed_reports, need_report
+from pagebind_bench.bench.kinds import AdvanceCase, RefreshCase
 from pagebind_bench.bench.lab import Fault, Lab
 from pagebind_bench.bench.limits import Limits
 from pagebind_bench.bench.record import Recorder, environment
-from pagebind_bench.bench.timing import CpuTimer
+from pagebind_bench.bench.timing import CpuTimer, GpuTimer, Round, Times
 from pagebind_conformance import report as reports
 from pagebind_conformance import source
 from typer.testing import CliRunner
@@ -183,7 +185,6 @@ def test_a_run_is_told_recorded_and_says_how_to_repeat_it(green, folder, invoke)
             assert float(row["percent_of_ceiling"]) > 0
     drawn = invoke("plot", path)
     assert drawn.exit_code == 0, drawn.output
-    assert (folder / "a-ceiling.svg").exists()
     assert "not drawn: skew: no batch of uneven lengths in it" in drawn.output
     words = shlex.split(rows[0]["reproduce"])
     assert words[:2] == ["pagebind", "bench"]
@@ -239,6 +240,58 @@ def run_of(tmp_path, **changes):
     return runner.Run(lab, CpuTimer(3, 0.0), recorder, {"cpu": found}, Limits({}, 1e9, 1e9), **changes)
 
 
+class TurningTimer(CpuTimer, GpuTimer):
+    """A timer of the CPU that takes host times as one of a GPU does, by calling everybody once a turn."""
+
+    def host(self, calls, times=32):
+        for one in calls:
+            if isinstance(one, Round) and one.rewind is not None:
+                one.rewind()
+            for call in one.first(times) if isinstance(one, Round) else [one]:
+                call()
+        return [Times(1.0, 2.0 + place, 9.0, 3, times, "host-loop") for place in range(len(calls))]
+
+
+def test_host_times_are_taken_in_turns_with_a_bare_launch(tmp_path, monkeypatch):
+    called = []
+    run = run_of(tmp_path)
+    run.timer = TurningTimer(3, 0.0)
+    run.lab.bare = {"other": lambda: called.append("other"), "cpu": lambda: called.append("cpu")}
+    monkeypatch.setattr(run, "_allocated", lambda: 0)
+    run.case(replace(TABLE, bs=2, length=30, width=32, memory=0))
+    rows = {row["contender"]: row for row in run.recorder.rows if row["metric"] == "host"}
+    assert called == ["other", "cpu"]
+    assert (rows["cpu"]["p50"], rows["cpu"]["bare_us"]) == (2.0, 5.0)  # of two contenders and two bare launches
+    assert rows["index_select"]["bare_us"] is None
+
+
+def test_host_times_of_decode_steps_are_of_steps_that_take_pages(tmp_path, monkeypatch):
+    run = run_of(tmp_path)
+    run.timer = TurningTimer(3, 0.0)
+    made = []
+    maker = runner.MAKERS["advance"]
+
+    def seen(case, lab):
+        [own] = maker(case, lab)
+        return [own._replace(make=lambda: made.append(own.make()) or made[0])]
+
+    monkeypatch.setitem(runner.MAKERS, "advance", seen)
+    monkeypatch.setattr(run, "_allocated", lambda: 0)
+    run.case(AdvanceCase(bs=2, length=200, width=256, memory=0))
+    [work] = made
+    work.need_sound()
+    left = work.turns.calls[32 + runner.ALLOCATING_CALLS :]
+    assert work.state[VIRTUAL_TOP] == 2 * len(left)
+
+
+def test_a_round_is_what_is_timed(tmp_path):
+    run = run_of(tmp_path)
+    run.case(RefreshCase(bs=2, length=200, width=256, memory=0))
+    [row] = run.recorder.rows
+    assert (row["op"], row["refresh"], row["pool"]) == ("refresh_table", "steady", 564)
+    assert row["p50"] > 0
+
+
 def test_a_contender_that_is_wrong_ends_the_run(tmp_path, monkeypatch):
     run = run_of(tmp_path)
     maker = runner.MAKERS["read_table"]
@@ -254,7 +307,7 @@ def test_a_contender_that_is_wrong_ends_the_run(tmp_path, monkeypatch):
 
     monkeypatch.setitem(runner.MAKERS, "read_table", spoiled)
     with pytest.raises(Fault, match=r"other on read_table bs2.*: its result is not that of the contenders before it"):
-        run.case(replace(TABLE, bs=2, length=30, width=32))
+        run.case(replace(TABLE, bs=2, length=30, width=32, memory=0))
     assert [row["contender"] for row in run.recorder.rows] == ["cpu"]
 
 
@@ -266,7 +319,7 @@ def test_what_cannot_be_measured_here_has_a_row_with_the_reason(tmp_path, monkey
     monkeypatch.undo()
     bare = replace(get_backend("cpu"), features=frozenset())
     run.lab.backends = (bare,)
-    run.case(replace(TABLE, bs=2, length=30, width=32))
+    run.case(replace(TABLE, bs=2, length=30, width=32, memory=0))
     told = [(row["contender"], row["reason"]) for row in run.recorder.rows if row.get("p50") is None]
     assert [reason.split(",")[0] for _, reason in told[:2]] == [
         "a cold second-level cache is measured on a GPU only",

@@ -17,7 +17,8 @@ MODULES = {
     "sglang/__init__.py": TRAP,
     "sglang/kernels/__init__.py": TRAP,
     TABLES: "def build_kv_read_table(): return 'table'\n",
-    SLOTS: "def alloc_bind_inplace(): pass\ndef bind_inplace(): pass\ndef free_unbind_inplace(): pass\n",
+    SLOTS: "def alloc_bind_inplace(): pass\ndef bind_inplace(): pass\ndef free_unbind_inplace(): pass\n"
+    "def translate_token_ids(): pass\n",
     "sglang-9.8.7.dist-info/METADATA": "Metadata-Version: 2.1\nName: sglang\nVersion: 9.8.7\n",
 }
 
@@ -149,6 +150,11 @@ for kernel in (published.context_kernel, published.batch_kernel):
     for size in (1, 3):
         source = ASTSource(fn=kernel, signature=pointers | sizes, constexprs={"PAGE_SIZE": size, "BLOCK": 512})
         triton.compile(source, target=GPUTarget("cuda", 90, 32))
+from pagebind_bench.bench import bare
+
+names = {name: "*i32" if name.startswith("p") else "i32" for name in published.bare_kernel.arg_names}
+assert list(names.values()) == ["*i32"] * bare.POINTERS + ["i32"] * bare.SIZES
+triton.compile(ASTSource(fn=published.bare_kernel, signature=names, constexprs={}), target=GPUTarget("cuda", 90, 32))
 triton.compile(ASTSource(fn=published.empty_kernel, signature={}, constexprs={}), target=GPUTarget("cuda", 90, 32))
 """
 

@@ -31,7 +31,11 @@ def gpu_rows(recorder):
     for metric in ("time", "host"):
         case = {"op": "floor", "case": "empty-warm", "contender": "empty", "groups": "limit", "l2": "warm"}
         recorder.add(**case, metric=metric, unit="us", p50=FLOOR, p10=FLOOR, p90=FLOOR)
-    peers = {"read_table": ("cuda", "triton", "sglang", "published-batch", "published-context"), "compact": ("cuda",)}
+    peers = {
+        "read_table": ("cuda", "triton", "sglang", "published-batch", "published-context", "index_select"),
+        "refresh_table": ("cuda", "triton"),
+        "compact": ("cuda",),
+    }
     for op, cases in CASES.items():
         for case in cases:
             for place, contender in enumerate(peers.get(op, ("cuda", "triton", "sglang"))):
@@ -51,7 +55,8 @@ def gpu_rows(recorder):
                     floor_us=FLOOR,
                     ceiling_bytes_per_s=CEILING,
                 )
-                recorder.add(**row, **record.spread(Times(5.0, 6.0, 7.0, 25, 32, "host-loop")), metric="host")
+                host = record.spread(Times(5.0, 6.0, 7.0, 25, 32, "host-loop"))
+                recorder.add(**row, **host, metric="host", bare_us=4.5 if contender == "cuda" else None)
             if "sweep" in case.groups:
                 for threads, programs in [(64, 128), (64, 256), (128, 128), (128, 256)]:
                     launch = {"contender": "cuda", "threads": threads, "programs": programs, "groups": "sweep"}
@@ -136,7 +141,7 @@ def test_figures_are_drawn_from_the_csv_alone_with_peers_and_floor(gpu_csv, tmp_
     assert not left_out
     names = {path.name.removeprefix("h200-").removesuffix(".svg") for path in written}
     assert names == {
-        *("read_table-length", "read_table-batch", "skew", "host", "ceiling"),
+        *("length", "batch", "skew", "host", "ceiling", "pool-read_table", "pool-alloc", "pool-free"),
         *(f"sweep-{op}" for op in CASES),
     }
     for path in written:
@@ -146,22 +151,53 @@ def test_figures_are_drawn_from_the_csv_alone_with_peers_and_floor(gpu_csv, tmp_
         if "sweep" in path.name:
             assert "programs at most" in text
             continue
-        for word in ("cuda", "triton", "sglang", "empty kernel"):
+        for word in ("cuda", "triton", "sglang"):
             assert re.search(word, text), (path.name, word)
+        if path.name not in {"h200-ceiling.svg", "h200-host.svg"}:
+            assert "empty kernel" in text
+    texts = {path.stem.removeprefix("h200-"): path.read_text() for path in written}
+    for name in ("length", "batch"):
+        for word in ("cuda, refresh", "cuda, full build", "triton, refresh", "published-context"):
+            assert word in texts[name], (name, word)
+        assert "published-batch" not in texts[name], "it is SGLang's grid: the line would be drawn twice"
+    assert "a bare launch by the same library" in texts["host"]
+    assert "256 rows," in texts["skew"]
+    assert "255 of 1,024" in texts["skew"]
+
+
+def test_the_ceiling_holds_everybody_against_the_bytes_of_the_narrowest_tables(tmp_path, common, monkeypatch):
+    path = tmp_path / "few.csv"
+    case = CASES["read_table"][0]
+    with Recorder(path, common) as recorder:
+        row = {"op": "read_table", "case": case.id, "label": case.label, "groups": "promise", **case.parameters()}
+        row |= {"metric": "time", "p10": 9.0, "p90": 11.0, "percent_of_ceiling": 1.0, "ceiling_bytes_per_s": 4e12}
+        recorder.add(**row, contender="cuda", p50=10.0, bytes=10_000_000)
+        recorder.add(**row, contender="sglang", p50=10.0, bytes=20_000_000)
+    seen = []
+    monkeypatch.setattr(
+        plots.drawings, "dots", lambda _, rows, column, __: seen.append(rows.set_index("contender")[column].to_dict())
+    )
+    monkeypatch.setattr(plots.drawings, "legend", lambda _: None)
+    plots.draw_all(path, tmp_path)
+    assert seen == [{"cuda": pytest.approx(25.0), "sglang": pytest.approx(25.0)}]
 
 
 def test_figures_that_have_no_rows_say_why(tmp_path, common):
     path = tmp_path / "few.csv"
     case = CASES["free"][0]
     with Recorder(path, common) as recorder:
-        row = {"op": "free", "case": case.id, "contender": "cpu", "groups": "promise", **case.parameters()}
-        recorder.add(**row, metric="time", p50=2.0, p10=1.0, p90=3.0, bytes=9, percent_of_ceiling=3.0)
+        row = {"op": "free", "case": case.id, "label": case.label, "groups": "promise", **case.parameters()}
+        row["contender"] = "cpu"
+        moved = {"bytes": 9_000_000, "percent_of_ceiling": 3.0, "ceiling_bytes_per_s": 4e12}
+        recorder.add(**row, metric="time", p50=2.0, p10=1.0, p90=3.0, **moved)
         recorder.add(**{**row, "contender": "sglang"}, metric="time", reason="why not")
     written, left_out = plots.draw_all(path, tmp_path, "png")
     assert [p.name for p in written] == ["few-ceiling.png"]
     figures = [plots.draw_all(path, tmp_path)[0][0].read_bytes() for _ in range(2)]
     assert figures[0] == figures[1], "one CSV gave two different files"
-    assert {line.split(":")[0] for line in left_out} == {"length", "batch", "skew", "host", "sweep"}
+    assert {line.split(":")[0] for line in left_out} == {
+        *("length", "batch", "pool-read_table", "pool-alloc", "pool-free", "skew", "host", "sweep")
+    }
 
 
 def test_what_is_no_csv_of_the_bench_is_refused(tmp_path):

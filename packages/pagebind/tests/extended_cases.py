@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from pagebind.operation import Operation
 from pagebind.ops import (
+    ADVANCE,
     ALLOC,
     ASSIGN,
     EXTEND,
@@ -18,6 +19,7 @@ from pagebind.ops import (
     READ_STREAM,
     RELEASE,
     TRUNCATE,
+    AdvanceSpec,
     AllocSpec,
     AssignSpec,
     ExtendSpec,
@@ -207,6 +209,60 @@ CASES = [
         {"slots": [0, 0, 0], "request_table": [[-1, -1, -1], [24, -1, -1], [16, 17, -1]]},
         {"free": [4, 5]},
         {"bad_id": [6], "count_mismatch": [0]},
+    ),
+    Case(
+        "advance begins a page where a row crosses into one, and goes on in the last one elsewhere",
+        ADVANCE,
+        AdvanceSpec(max_bs=5, page_size=3, num_virtual=6, num_physical=7, form="page", multiplier=2, appends=True),
+        lambda: {
+            "request_table": rows([1, -1], [-1, -1], [6, -1], [3, 2]),
+            "req_rows": ints(0, 1, 2, 3, 9),
+            "seq_lens": ints(3, 2, 1, 6, 0),
+            "tables": sub_pool(),
+            "slots": sevens(5),
+            "table": sevens(5, 2),
+            "pages": 1,
+        },
+        # Row 0 begins page 5 at 1; row 1 goes on in a hole, row 2 in a page past the table, row 3 is full.
+        {
+            "slots": [6, 0, 0, 0, 0],
+            "seq_lens": [4, 3, 2, 6, 0],
+            "request_table": [[1, 5], [-1, -1], [6, -1], [3, 2]],
+            "table": [[7, 2], [7, 7], [7, 7], [7, 7], [7, 7]],
+        },
+        {"free": [4], "holes": [3]},
+        {"clipped": [3], "bad_row": [4], "bad_id": [6]},
+    ),
+    Case(
+        "advance keeps the length of a lane that finds no page, and tells what it took",
+        ADVANCE,
+        AdvanceSpec(
+            max_bs=5, page_size=2, num_virtual=6, num_physical=7, appends=True, granularity="token", emits=True
+        ),
+        lambda: {
+            "request_table": rows([-1, -1, -1], [2, 3, -1], [6, 7, -1], [4, -1, -1]),
+            "req_rows": ints(0, 1, 2, 3),
+            "seq_lens": ints(0, 2, 2, 1),
+            "tables": sub_pool(),
+            "slots": sevens(4),
+            "table": sevens(4, 3),
+            "pages": 2,
+            "token_ids": sevens(4),
+            "new_ids": sevens(5),
+            "new_pages": sevens(5),
+        },
+        # Row 0 begins page 5 at 1, row 1 page 4 at 3; row 2 finds none; row 3 goes on in page 2 at 2.
+        {
+            "slots": [2, 6, 0, 5],
+            "seq_lens": [1, 3, 2, 2],
+            "request_table": [[10, -1, -1], [2, 3, 8], [6, 7, 0], [4, 5, -1]],
+            "table": [[2, 7, 7], [7, 7, 6], [7, 7, 7], [7, 5, 7]],
+            "token_ids": [10, 8, 0, 5],
+            "new_ids": [5, 4, 0, -1, -1],
+            "new_pages": [1, 3, 0, -1, -1],
+        },
+        {"free": [], "holes": [], "watermark_and_epoch": [5, 0]},
+        {"starved": [2], "count_mismatch": [3]},
     ),
     Case(
         "truncate frees the pages behind the kept tokens, and empties their cells",

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 CORE = Path(pagebind.__file__).parent
 # errors and words at the bottom; each may import what stands before it, and its own folder.
-ORDER = ["errors", "words", "operation", "ops", "backend", "config", "registry", "plan", "pool", "cli"]
+ORDER = ["errors", "words", "operation", "ops", "backend", "config", "registry", "repeat", "plan", "pool", "cli"]
 KERNEL_LIBRARIES = {"triton", "cupy", "numba", "cuda"}
 BACKENDS = {"pagebind_cpu": "cpu", "pagebind_triton": "triton", "pagebind_cuda": "cuda"}
 

@@ -23,12 +23,13 @@ def test_the_first_example_runs_and_prints_what_it_says(capsys):
 
 def test_the_graph_example_leaves_the_table_it_says():
     compile(GRAPH, "README.md", "exec")
-    if torch.cuda.is_available():
-        assert run(GRAPH)["out"][0, :9].tolist() == [1, 2, 3, 4, 5, 6, 7, 0, 0]
-    # The same calls without the graph, wherever tests run.
     eager = GRAPH.replace('device="cuda"', 'device="cpu"').replace("torch.cuda.CUDAGraph()", "None")
-    eager = eager.replace("with torch.cuda.graph(graph):", "def build():").replace("graph.replay()", "build()")
-    assert run(eager)["out"][0, :9].tolist() == [1, 2, 3, 4, 5, 6, 7, 0, 0]
+    eager = eager.replace("with torch.cuda.graph(graph):", "def step():").replace("graph.replay()", "step()")
+    for code in (eager, *([GRAPH] if torch.cuda.is_available() else [])):
+        names = run(code)
+        assert names["table"].cells[0, :9].tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 0]
+        assert names["lens"].tolist() == [120]
+        assert names["pool"].audit() == []
 
 
 def test_the_unified_example_prints_what_it_says(capsys):

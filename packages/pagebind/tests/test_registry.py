@@ -136,5 +136,6 @@ def test_every_feature_that_a_spec_asks_for_is_listed():
     asked |= ops.TRANSLATE.features(ops.TranslateSpec(max_items=1, page_size=1, num_physical=2, ranks=2))
     asked |= ops.ALLOC.features(ops.AllocSpec(max_items=1, borrowed=True))
     asked |= ops.EXTEND.features(ops.ExtendSpec(max_tokens=1, num_virtual=2, num_physical=2, emits=True, **small))
+    asked |= ops.ADVANCE.features(ops.AdvanceSpec(num_virtual=2, num_physical=2, appends=True, **small))
     asked |= ops.COMPACT.features(ops.CompactSpec(max_pages=1, page_bytes=16))
     assert asked == ops.FEATURES

@@ -107,6 +107,17 @@ def drive(pool, replays, run):
     pool.extend(index, ints(0, 0, 0, 0), ints(0, 5, 10, 15, 20), slots=slots(20), pages=8)
     state = torch.empty(1, dtype=torch.int32, device="cuda")
     seen = []
+    starts = torch.zeros(4, dtype=torch.int32, device="cuda")
+    kept = {
+        "full": pool.read_table(16, name="full", fill="sink"),
+        "window": pool.read_table(16, name="window", fill="sink", windowed=True),
+    }
+    fresh = {
+        "full": pool.plan_read_table(16, name="full", fill="sink"),
+        "window": pool.plan_read_table(16, name="window", fill="sink", windowed=True),
+    }
+    for planned in (*kept.values(), *fresh.values()):
+        planned.warmup()
 
     def step():
         pool.extend(index, lens, indptr, slots=out)
@@ -116,11 +127,18 @@ def drive(pool, replays, run):
         pool.evict_window(index[:2], lens[:2] - 6)
         pool.truncate(index[3:], lens[3:], lens[3:] - 2)
         lens[3:].sub_(2)
+        starts[:2].copy_(lens[:2] - 6)
+        kept["full"].refresh(index, lens)
+        kept["window"].refresh(index, lens, starts=starts)
 
     lease = pool.reserve({"full": 24, "window": 24, "state": 1})
     repeat = run(step)
     for _ in range(replays):
         repeat()
+        for name, told in (("full", {}), ("window", {"starts": starts})):
+            want = torch.full_like(kept[name].cells, -7)  # sink fill writes rows past the batch too
+            fresh[name](pool.requests.table, index, lens, pool.tables[name].v2p, out=want, **told)
+            assert torch.equal(kept[name].cells, want)
         seen.append([*out["full"].tolist(), *out["window"].tolist(), *pool.requests.table.flatten().tolist()])
     before = {name: s.live for name, s in pool.stats().sub_pools.items()}
     device = {name: int((t.v2p[1:-1] >= 0).sum()) for name, t in pool.tables.items()}
@@ -134,7 +152,7 @@ def drive(pool, replays, run):
 
 
 def test_captured_calls_replay_under_a_lease_like_eager_ones(backend):
-    def captured(step):
+    def captured(step):  # a capture runs nothing, so replays do what eager steps do
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             step()

@@ -1,10 +1,10 @@
-"""pagebind on the CPU: every operation in vectorised torch, no loop over rows, work by live cells alone."""
+"""pagebind on the CPU: every operation in vectorised torch, no loop but over long rows, work by live cells alone."""
 
 from importlib.metadata import PackageNotFoundError, version
 
 from pagebind.backend import Backend
 
-from pagebind_cpu import bind, composed, read_stream, read_table, translate, unbind
+from pagebind_cpu import advance, bind, composed, read_stream, read_table, refresh_table, touch, translate, unbind
 
 try:
     __version__ = version("pagebind-cpu")
@@ -25,14 +25,18 @@ backend = Backend(
         "alloc": composed.alloc,
         "free": composed.free,
         "extend": composed.extend,
+        "advance": advance.plan,
         "truncate": composed.truncate,
         "assign": composed.assign,
         "release": composed.release,
         "evict": composed.evict,
         "compact": composed.compact,
+        "refresh_table": refresh_table.plan,
+        "touch": touch.plan,
     },
     features=frozenset(
         {
+            "append",
             "borrowed",
             "context_parallel",
             "emits",

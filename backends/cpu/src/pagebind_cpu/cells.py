@@ -1,7 +1,8 @@
 """Cells of a batch of lanes: read their ids, translate them, write the entries.
 
-A lane's cells lie side by side, in the request table as in the output, so they travel in blocks; the last block of a
-lane is moved back to end with the lane, and writes again what the block before it wrote.
+A lane's cells lie side by side, in the request table as in the output. A long lane is a call of its own, straight from
+its row to its place, without a copy of its ids. Shorter ones travel together in blocks; the last block of a lane is
+moved back to end with the lane, and writes again what the block before it wrote.
 
     lane of 150 cells, blocks of 64:   [0, 64)  [64, 128)  [86, 150)
 
@@ -19,10 +20,11 @@ from pagebind.ops.ids import read_ids
 from pagebind.ops.ragged import cell, expand, flat, gather, quotient
 from pagebind.words import SINK, Form
 
-from pagebind_cpu.entries import Unit, entries, pages
+from pagebind_cpu.entries import Unit, entries, pages, write_sound
 
-BLOCK = 64
-FEWEST = 4096  # cells from which a second pass, for blocks or pages, pays
+LONG = 4096  # cells from which a lane pays for a call of its own
+BLOCKS = (64, 8)  # cells
+FEWEST = 4096  # cells from which a pass of its own, for blocks or pages, pays
 
 
 class Source(NamedTuple):
@@ -32,6 +34,16 @@ class Source(NamedTuple):
     form: Form
     granularity: Form
     page_size: int
+
+    @property
+    def step(self) -> int:
+        """Cells of the request table from one id that is wanted to the next, and ids of a page that it stands for."""
+        return 1 if self.form == self.granularity else self.page_size
+
+    @property
+    def widens(self) -> bool:
+        """Whether one cell of the request table gives several entries."""
+        return self.form == "page" and self.granularity == "token" and self.page_size > 1
 
 
 class Lanes(NamedTuple):
@@ -52,39 +64,75 @@ class Target(NamedTuple):
 
 def write_entries(source: Source, lanes: Lanes, v2p: torch.Tensor, unit: Unit, targets: Sequence[Target]) -> int:
     """Write the entry of every cell to every target that takes it; return how many cells' ids are past the table."""
-    in_bulk = int(lanes.cells.sum()) >= FEWEST and all(torch.equal(t.cells, lanes.cells) for t in targets)
-    if not in_bulk:
-        return _write_cells(source, lanes, v2p, unit, targets)
-    if source.form == "page" and source.granularity == "token":
-        return _write_pages(source, lanes, v2p, unit, targets)
-    return _write_blocks(source, lanes, v2p, unit, targets)
+    past = 0
+    if not all(torch.equal(target.cells, lanes.cells) for target in targets):
+        whole = torch.stack([target.cells == lanes.cells for target in targets]).all(0)
+        past += _write_cells(source, *_only(~whole, lanes, targets), v2p, unit)
+        lanes, targets = _only(whole, lanes, targets)
+    if unit.page_size == 1:
+        long = (lanes.cells >= LONG).nonzero()[:, 0]
+        if long.shape[0]:
+            written = long[: _write_rows(source, lanes, targets, v2p, unit, long)]
+            lanes, targets = _only(torch.ones_like(lanes.cells).index_fill_(0, written, 0), lanes, targets)
+    left = int(lanes.cells.sum())
+    if left >= FEWEST and source.widens:
+        return past + _write_pages(source, lanes, targets, v2p, unit)
+    for block in BLOCKS:
+        if left < FEWEST:
+            break
+        fits = lanes.cells >= block
+        among = _only(fits, lanes, targets)
+        cells = int(among[0].cells.sum())
+        if cells >= FEWEST:
+            past += _write_blocks(source, *among, v2p, unit, block)
+            lanes, targets = _only(~fits, lanes, targets)
+            left -= cells
+    return past + (_write_cells(source, lanes, targets, v2p, unit) if left else 0)
 
 
-def _write_blocks(source: Source, lanes: Lanes, v2p: torch.Tensor, unit: Unit, targets: Sequence[Target]) -> int:
-    short = lanes.cells < BLOCK
-    rest = lanes.cells.masked_fill(~short, 0)
-    past_rest = _write_cells(source, lanes._replace(cells=rest), v2p, unit, [t._replace(cells=rest) for t in targets])
+def _only(kept: torch.Tensor, lanes: Lanes, targets: Sequence[Target]) -> tuple[Lanes, list[Target]]:
+    """Return the lanes and targets with no cells in any lane but those that `kept`, `[bs]`, says 1 or True for."""
+    return lanes._replace(cells=lanes.cells * kept), [t._replace(cells=t.cells * kept) for t in targets]
 
-    lane, block = expand((lanes.cells.masked_fill(short, 0) + (BLOCK - 1)) // BLOCK)
-    if not lane.shape[0]:
-        return past_rest
-    planned = block * BLOCK
-    begin = torch.minimum(planned, lanes.cells[lane] - BLOCK)
-    table = source.request_table
-    step = 1 if source.form == source.granularity else source.page_size
-    at = cell(table, lanes.row[lane], (lanes.first[lane] + begin) * step)
-    ids = _windows(flat(table), BLOCK, step).index_select(0, at)
+
+def _write_rows(
+    source: Source, lanes: Lanes, targets: Sequence[Target], v2p: torch.Tensor, unit: Unit, which: torch.Tensor
+) -> int:
+    """Write the lanes that `which`, int64 `[n]`, names, up to one with an id outside the table; return how many."""
+    step, memory = source.step, flat(source.request_table)
+    at = cell(source.request_table, lanes.row, lanes.first * step)
+    numbers = [number.index_select(0, which).tolist() for number in (lanes.cells, at, *(t.begin for t in targets))]
+    (main, *_), *others = targets
+    for done, (cells, begin, place, *places) in enumerate(zip(*numbers, strict=True)):
+        out = main[place : place + cells]
+        if not write_sound(quotient(memory[begin : begin + cells * step : step], step), v2p, unit, out):
+            return done
+        for other, also in zip(others, places, strict=True):
+            other.memory[also : also + cells].copy_(out)
+    return which.shape[0]
+
+
+def _write_blocks(
+    source: Source, lanes: Lanes, targets: Sequence[Target], v2p: torch.Tensor, unit: Unit, size: int
+) -> int:
+    """Write lanes of no cells, or of at least a block of `size`."""
+    lane, block = expand((lanes.cells + (size - 1)) // size)
+    planned = block * size
+    begin = torch.minimum(planned, lanes.cells.index_select(0, lane) - size)
+    step = source.step
+    at = cell(source.request_table, lanes.row, lanes.first * step).index_select(0, lane).add_(begin, alpha=step)
+    ids = _windows(flat(source.request_table), size, step).index_select(0, at)
     entry, past = entries(quotient(ids, step), v2p, unit)
     for target in targets:
-        _windows(target.memory, BLOCK).index_copy_(0, target.begin[lane] + begin, entry)
+        _windows(target.memory, size).index_copy_(0, target.begin.index_select(0, lane).add_(begin), entry)
     if past is None:
-        return past_rest
+        return 0
     # Cells that the moved block shares with the one before it count once.
-    fresh = torch.arange(BLOCK) >= (planned - begin)[:, None]
-    return past_rest + int((past & fresh).sum())
+    fresh = torch.arange(size) >= (planned - begin)[:, None]
+    return int((past & fresh).sum())
 
 
-def _write_pages(source: Source, lanes: Lanes, v2p: torch.Tensor, unit: Unit, targets: Sequence[Target]) -> int:
+def _write_pages(source: Source, lanes: Lanes, targets: Sequence[Target], v2p: torch.Tensor, unit: Unit) -> int:
     # A lane is a head, whole pages, and a tail; heads and tails are lanes of less than a page.
     ps = source.page_size
     first_page = quotient(lanes.first + (ps - 1), ps)
@@ -93,13 +141,9 @@ def _write_pages(source: Source, lanes: Lanes, v2p: torch.Tensor, unit: Unit, ta
     behind = head + whole * ps
     tail = lanes.cells - behind
     edges = Lanes(lanes.row.repeat(2), torch.cat((lanes.first, lanes.first + behind)), torch.cat((head, tail)))
-    past_edges = _write_cells(
-        source,
-        edges,
-        v2p,
-        unit,
-        [Target(t.memory, torch.cat((t.begin, t.begin + behind)), edges.cells) for t in targets],
-    )
+    begins = [torch.cat((t.begin, t.begin + behind)) for t in targets]
+    ends = [Target(t.memory, begin, edges.cells) for t, begin in zip(targets, begins, strict=True)]
+    past_edges = _write_cells(source, edges, ends, v2p, unit)
 
     lane, page = expand(whole)
     if not lane.shape[0]:
@@ -115,7 +159,7 @@ def _write_pages(source: Source, lanes: Lanes, v2p: torch.Tensor, unit: Unit, ta
     return past_edges + (0 if past is None else int(past.sum()) * ps)
 
 
-def _write_cells(source: Source, lanes: Lanes, v2p: torch.Tensor, unit: Unit, targets: Sequence[Target]) -> int:
+def _write_cells(source: Source, lanes: Lanes, targets: Sequence[Target], v2p: torch.Tensor, unit: Unit) -> int:
     lane, step = expand(lanes.cells)
     if not lane.shape[0]:
         return 0
@@ -124,7 +168,7 @@ def _write_cells(source: Source, lanes: Lanes, v2p: torch.Tensor, unit: Unit, ta
     entry, past = entries(ids, v2p, unit)
     for target in targets:
         at = target.begin.index_select(0, lane).add_(step)
-        if torch.equal(target.cells, lanes.cells):
+        if target.cells is lanes.cells or torch.equal(target.cells, lanes.cells):
             target.memory.scatter_(0, at, entry)
         else:
             taken = step < target.cells.index_select(0, lane)

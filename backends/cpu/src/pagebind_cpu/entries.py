@@ -28,14 +28,15 @@ def pages(virtual: torch.Tensor, v2p: torch.Tensor) -> tuple[torch.Tensor, torch
 
     `virtual` is dense, of any shape, with at least one element. None stands for a mask without any True.
     """
-    last = v2p.shape[0] - 2
-    low, high = (bound.item() for bound in torch.aminmax(virtual))
-    if low >= SINK and high <= last:
-        return v2p.index_select(0, virtual.view(-1)).view(virtual.shape), None
+    try:
+        return v2p[:-1].index_select(0, virtual.view(-1)).view(virtual.shape), None
+    except IndexError:  # index_select looks at every id, so only a call with one outside pays for a second look
+        last = v2p.shape[0] - 2
     inside = virtual.clamp(SINK, last)
     physical = v2p.index_select(0, inside.view(-1)).view(virtual.shape)
     physical.masked_fill_(inside != virtual, TOMBSTONE)
-    return physical, virtual > last if high > last else None
+    past = virtual > last
+    return physical, past if past.any() else None
 
 
 def entries(ids: torch.Tensor, v2p: torch.Tensor, unit: Unit) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -54,3 +55,21 @@ def entries(ids: torch.Tensor, v2p: torch.Tensor, unit: Unit) -> tuple[torch.Ten
         offset //= unit.ranks
     entry = entry.to(unit.out_dtype).mul_(unit.scale).add_(offset)
     return entry if dead is None else entry.masked_fill_(dead, SINK), past
+
+
+def write_sound(ids: torch.Tensor, v2p: torch.Tensor, unit: Unit, out: torch.Tensor) -> bool:
+    """Write the entries of page ids to `out` in place; False, with anything in `out`, where one is not in the table.
+
+    `ids` and `out` are dense, `[n]`, and share no memory.
+    """
+    known = v2p[:-1]
+    try:
+        if known.dtype is out.dtype:
+            torch.index_select(known, 0, ids, out=out).clamp_(min=SINK)
+        else:
+            out.copy_(known.index_select(0, ids).clamp_(min=SINK))
+    except IndexError:  # as in `pages`
+        return False
+    if unit.scale != 1:
+        out.mul_(unit.scale)
+    return True

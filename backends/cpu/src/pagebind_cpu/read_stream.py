@@ -46,6 +46,7 @@ def plan(spec: ReadStreamSpec, device: torch.device, options: LaunchOptions) -> 
         )
         if state is not None and options.count:
             add(state, clipped=lanes.clipped, bad_row=lanes.bad_row)
-            state[BAD_ID] += past
+            if past:
+                state[BAD_ID] += past
 
     return NoWarmup(run)

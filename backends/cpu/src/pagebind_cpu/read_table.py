@@ -43,6 +43,7 @@ def plan(spec: ReadTableSpec, device: torch.device, options: LaunchOptions) -> L
         )
         if state is not None and options.count:
             add(state, clipped=lanes.clipped, bad_row=lanes.bad_row)
-            state[BAD_ID] += past
+            if past:
+                state[BAD_ID] += past
 
     return NoWarmup(run)

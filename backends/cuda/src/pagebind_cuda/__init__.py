@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from pagebind.backend import Backend
 
+from pagebind_cuda.advance import plan_advance
 from pagebind_cuda.alloc import plan_alloc
 from pagebind_cuda.assign import plan_assign
 from pagebind_cuda.bind import plan_bind
@@ -17,8 +18,10 @@ from pagebind_cuda.free import plan_free
 from pagebind_cuda.launch import compile_count
 from pagebind_cuda.read_stream import plan_read_stream
 from pagebind_cuda.read_table import plan_read_table
+from pagebind_cuda.refresh_table import plan_refresh_table
 from pagebind_cuda.release import plan_release
 from pagebind_cuda.requirements import probe
+from pagebind_cuda.touch import plan_touch
 from pagebind_cuda.translate import plan_translate
 from pagebind_cuda.truncate import plan_truncate
 from pagebind_cuda.unbind import plan_unbind
@@ -42,11 +45,14 @@ backend = Backend(
         "alloc": plan_alloc,
         "free": plan_free,
         "extend": plan_extend,
+        "advance": plan_advance,
         "truncate": plan_truncate,
         "assign": plan_assign,
         "release": plan_release,
         "evict": plan_evict,
         "compact": plan_compact,
+        "touch": plan_touch,
+        "refresh_table": plan_refresh_table,
     },
     features=frozenset(
         {
@@ -63,6 +69,7 @@ backend = Backend(
             "page_bytes",
             "borrowed",
             "emits",
+            "append",
         }
     ),
     probe=probe,

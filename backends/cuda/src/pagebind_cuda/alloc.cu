@@ -35,7 +35,7 @@ __device__ inline i64 take_for_given(const Tables& at, const Span& from, i64 fou
             ++*starved;
         } else if (v > SINK) {
             p = page_taken(from, at, k);
-            if (!bind_page(at.v2p, at.num_virtual, at.p2v, at.num_physical, v, p)) {
+            if (!bind_taken(at, v, p)) {
                 ++*bads;
                 p = SINK;
             }
@@ -76,7 +76,7 @@ KERNEL(alloc)(
             } else {
                 v = virtual_stack[from.virtual_top - 1 - i];
                 p = page_taken(from, at, i);
-                if (!bind_page(v2p, num_virtual, p2v, num_physical, v, p)) {
+                if (!bind_taken(at, v, p)) {
                     ++bads;
                     v = p = SINK;
                 }

@@ -59,10 +59,11 @@ constexpr i64 MOST_BASE = PAGEBIND_MOST_BASE;
 namespace plan {
 #ifdef PAGEBIND_HOST
 static i64 page_size, form_token, granularity_token, fill_sink, ranks, row_wide, length_wide, indptr_wide, id_wide,
-    borrowed, emits, part;
+    borrowed, emits, part, windowed, appends, table_wide;
 static void set(const i64* values) {
     i64* const names[] = {&page_size,   &form_token,  &granularity_token, &fill_sink, &ranks, &row_wide,
-                          &length_wide, &indptr_wide, &id_wide,           &borrowed,  &emits, &part};
+                          &length_wide, &indptr_wide, &id_wide,           &borrowed,  &emits, &part,
+                          &windowed,    &appends,     &table_wide};
     for (i64* name : names) *name = *values++;
 }
 #else
@@ -76,21 +77,28 @@ constexpr i64 length_wide = PAGEBIND_LENGTH_WIDE;  // seq_lens, starts and the l
 constexpr i64 indptr_wide = PAGEBIND_INDPTR_WIDE;
 constexpr i64 id_wide = PAGEBIND_ID_WIDE;
 constexpr i64 borrowed = PAGEBIND_BORROWED;  // the virtual ids are another sub-pool's
-constexpr i64 emits = PAGEBIND_EMITS;        // extend writes what it took, too
+constexpr i64 emits = PAGEBIND_EMITS;        // extend and advance write what they took, too
 constexpr i64 part = PAGEBIND_PART;          // what evict gives back of a row: HEAD, TAIL or ROW of evict.cu
+constexpr i64 windowed = PAGEBIND_WINDOWED;  // a read table's call has starts
+constexpr i64 appends = PAGEBIND_APPENDS;    // advance writes to a read table
+constexpr i64 table_wide = PAGEBIND_TABLE_WIDE;  // that table
 #endif
 }  // namespace plan
 
-// Every kernel is launched with at most this many threads; the bound keeps its registers within reach of that.
+// Kernels are launched with at most this many threads; the bound keeps their registers within reach of that.
 constexpr int MAX_THREADS = 1024;
 constexpr int WARP = 32;
 constexpr u32 FULL_WARP = 0xffffffffu;
 
 #ifdef PAGEBIND_HOST
 #define KERNEL(name) static void name##_kernel
+#define RESIDENT_KERNEL(name, threads, blocks) KERNEL(name)
 #define HOST_ENTRY(name) PAGEBIND_HOST_ENTRY(name##_kernel)
 #else
 #define KERNEL(name) extern "C" __global__ void __launch_bounds__(MAX_THREADS) name##_kernel
+// For kernels all of whose blocks are to run at once: `blocks` of `threads` fit a multiprocessor.
+#define RESIDENT_KERNEL(name, threads, blocks) \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) name##_kernel
 #define HOST_ENTRY(name)
 #endif
 
@@ -100,6 +108,20 @@ __device__ inline i64 clamp(i64 value, i64 low, i64 high) { return most(low, lea
 // An epoch only ever differs from an older one; what garbage it began with does not matter.
 __device__ inline i64 wrapping_sum(i64 a, i64 b) { return i64(u64(a) + u64(b)); }
 __device__ inline i64 ceil_div(i64 a, i64 b) { return a / b + (a % b != 0); }  // a >= 0
+
+// Keeps what loads or computes a value where it stands: compilers like to move it behind the branches that look at it.
+__device__ inline void pin([[maybe_unused]] i64& value) {
+#ifndef PAGEBIND_HOST
+    asm volatile("" : "+l"(value));
+#endif
+}
+template <class T>
+__device__ inline void pin([[maybe_unused]] T*& value) {
+#ifndef PAGEBIND_HOST
+    asm volatile("" : "+l"(value));
+    __builtin_assume(__isGlobal(value));  // which the line above makes it forget
+#endif
+}
 
 // Element i of a vector of int32 or int64.
 __device__ inline i64 load(const void* vector, i64 wide, i64 i) {
@@ -114,8 +136,11 @@ __device__ inline void store(void* vector, i64 wide, i64 i, i64 value) {
 }
 
 // A length or a start, such that no sum of a few of them overflows.
+__device__ inline i64 bounded(i64 length) {
+    return plan::length_wide ? clamp(length, -MAX_LENGTH, MAX_LENGTH) : length;
+}
 __device__ inline i64 load_length(const void* lengths, i64 b) {
-    return clamp(load(lengths, plan::length_wide, b), -MAX_LENGTH, MAX_LENGTH);
+    return bounded(load(lengths, plan::length_wide, b));
 }
 
 // Width of a request table of `columns` cells, in tokens.

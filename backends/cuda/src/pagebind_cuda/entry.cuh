@@ -4,36 +4,36 @@
 //     form token                row[c * ps] / ps              row[c] / ps, offset row[c] % ps
 //     form page                 row[c]                        row[c / ps], offset c % ps
 
-// Columns that a thread has in flight: first all ids are loaded, then all pages, so that their latencies overlap. A
-// column past the end reads as a hole and loads nothing; a `break` there would put the loads in a row.
-constexpr int BATCH = 4;
-
 struct PageTable {
-    const index_t* __restrict__ v2p;  // [num_virtual + 1]
-    i64 num_virtual;
+    const index_t* v2p;  // [num_virtual + 1]
+    u32 ids;                          // ids of a request table that have a row here: those below
     i64 multiplier;
 };
 
-// The id in the request table that column `c` of a lane is read from.
-__device__ inline i32 column_id(const i32* __restrict__ row, i64 c) {
+// Cells of a request table are int32: none that is an id reaches this.
+constexpr i64 MOST_IDS = 1ll << 31;
+
+__device__ inline PageTable page_table(const index_t* v2p, i64 num_virtual, i64 multiplier) {
+    const i64 ids = least(num_virtual, MOST_IDS) * (plan::form_token ? plan::page_size : 1);
+    return {v2p, u32(least(ids, MOST_IDS)), multiplier};
+}
+
+// The id in the request table that column `c` of a lane is read from. Columns are u32 or i64.
+template <class Column>
+__device__ inline i32 column_id(const i32* row, Column c) {
     if (plan::form_token == plan::granularity_token) return row[c];
-    return plan::form_token ? row[c * plan::page_size] : row[c / plan::page_size];
+    return plan::form_token ? row[c * plan::page_size] : row[c / Column(plan::page_size)];
 }
 
-// Virtual page of an id. Cells are int32, and 32-bit division is the cheap one; a hole becomes a page past any.
-__device__ inline i64 virtual_page(i32 id) {
-    if (id < 0) return MAX_LENGTH;
-    return plan::form_token ? u32(id) / u32(plan::page_size) : u32(id);
-}
+// One comparison for holes and for ids past the table: a negative id is a large one without its sign.
+__device__ inline bool has_row(const PageTable& table, i32 id) { return u32(id) < table.ids; }
 
-__device__ inline bool is_past_table(const PageTable& table, i32 id) {
-    return id >= 0 && virtual_page(id) >= table.num_virtual;
-}
+__device__ inline bool is_past_table(const PageTable& table, i32 id) { return id >= 0 && !has_row(table, id); }
 
-// Physical page of an id, TOMBSTONE where it has none.
-__device__ inline i64 physical_page(const PageTable& table, i32 id) {
-    const i64 v = virtual_page(id);
-    return v < table.num_virtual ? i64(table.v2p[v]) : TOMBSTONE;
+// Physical page of an id, TOMBSTONE where it has none. 32-bit division is the cheap one.
+__device__ inline index_t physical_page(const PageTable& table, i32 id) {
+    if (!has_row(table, id)) return index_t(TOMBSTONE);
+    return table.v2p[plan::form_token ? u32(id) / u32(plan::page_size) : u32(id)];
 }
 
 // Page entry of a physical page that is bound. Unsigned, so that a table full of garbage overflows without harm.
@@ -44,9 +44,10 @@ __device__ inline i64 token_entry(i64 entry, i64 offset) {
 }
 
 // The entry of column `c`, read from `id` and its page; 0 where there is none.
-__device__ inline i64 column_entry(const PageTable& table, i32 id, i64 physical, i64 c) {
-    if (physical < 0) return 0;
-    const i64 entry = page_entry(physical, table.multiplier);
-    if (!plan::granularity_token) return entry;
-    return token_entry(entry, plan::form_token ? u32(id) % u32(plan::page_size) : c % plan::page_size);
+template <class Column>
+__device__ inline out_t column_entry(const PageTable& table, i32 id, index_t physical, Column c) {
+    const i64 entry = page_entry(physical < 0 ? 0 : physical, table.multiplier);
+    if (!plan::granularity_token) return out_t(entry);
+    const i64 offset = plan::form_token ? u32(id) % u32(plan::page_size) : c % Column(plan::page_size);
+    return physical < 0 ? 0 : out_t(token_entry(entry, offset));
 }

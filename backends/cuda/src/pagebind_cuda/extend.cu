@@ -34,14 +34,6 @@ struct Batch {
     i64 bs, capacity, multiplier, asked_pages;
 };
 
-// What a plan that emits writes besides; all int32 or int64 by plan::id_wide.
-struct Told {
-    void* token_ids;  // [capacity]
-    void* new_ids;    // [pages]
-    void* new_pages;  // [pages]
-    i64 pages;
-};
-
 // Tokens that the row of lane b holds, clipped to the row.
 __device__ inline i64 prefix_of(const Batch& batch, i64 b) {
     return clamp(load_length(batch.prefix_lens, b), 0, row_tokens(batch.columns));
@@ -127,17 +119,13 @@ __device__ inline void bind_pages(const Tables& at, const Totals& totals, const 
         const bool bound = bind_page(at.v2p, at.num_virtual, at.p2v, at.num_physical, v, p);
         totals.taken[g] = index_t(bound ? p : SINK);
         bads += !bound;
-        if (plan::emits && g < told.pages) {
-            store(told.new_ids, plan::id_wide, g, bound ? v : SINK);
-            store(told.new_pages, plan::id_wide, g, bound ? p : SINK);
-        }
+        if (plan::emits) told.page(g, bound ? v : SINK, bound ? p : SINK);
     }
     count(counters, BAD_BIND, bads);
     if (plan::emits) {
         for (i64 g = found + first_thread(); g < told.pages; g += all_threads()) {
             const i64 nothing = g < totals.asked[0] ? SINK : HOLE;
-            store(told.new_ids, plan::id_wide, g, nothing);
-            store(told.new_pages, plan::id_wide, g, nothing);
+            told.page(g, nothing, nothing);
         }
     }
 }

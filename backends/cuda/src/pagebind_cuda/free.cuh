@@ -45,30 +45,40 @@ __device__ inline void push_page(const Tops& from, const Tables& at, i64 offset,
 template <class IdOf>
 __device__ inline void free_ids(const IdOf& id_of, i64 n, const Tables& at, out_t* freed, const Freeing& how,
                                 i64* counters) {
-    const Tops from = read_tops(at);
-    i64 served = 0, doubles = 0, bads = 0;
-    i64 v = HOLE, p = TOMBSTONE;  // of the thread's last lane
+    // On their way while the first ids and pages are looked up; nothing looks at them before.
+    const Tops words{at.state[VIRTUAL_TOP], at.state[HOLE_TOP]};
+    const i64 epoch = at.state[EPOCH];
+    i64 lost = 0, doubles = 0, bads = 0;  // lost: lanes not served
+    i64 v = HOLE, p = TOMBSTONE;          // of the thread's last lane
+#pragma unroll 1
     for (i64 i = first_thread(); i < n; i += all_threads()) {
         v = id_of(i);
         p = unbind_page(at.v2p, at.num_virtual, at.p2v, at.num_physical, v, how.borrowed ? claim_of(i) : TOMBSTONE,
                         &doubles, &bads);
         freed[i] = out_t(p);
+        lost += p == TOMBSTONE;
         if (p == TOMBSTONE) continue;
-        ++served;
-        push_page(from, at, i, v, p, how.borrowed);
+        Tops now = words;
+        pin(now.virtual_top), pin(now.hole_top);
+        push_page(clamped(now, at), at, i, v, p, how.borrowed);
     }
     if (!how.borrowed) count(counters, DOUBLE_FREE, doubles);
     count(counters, BAD_FREE, bads);
-    i64 pushed;
-    block_scan(served, &pushed);
-    if (gridDim.x > 1) {
-        if (threadIdx.x == 0) add(at.state + COUNTED, pushed);
-        if (!is_last_block(at.state + TICKET)) return;
-        __shared__ i64 all;
-        if (threadIdx.x == 0) all = exchange(at.state + COUNTED, 0);
-        __syncthreads();
-        pushed = all;
+    i64 pushed = n;
+    bool told = __syncthreads_or(lost != 0) != 0;
+    if (told) {
+        block_scan(lost, &pushed);
+        pushed = n - pushed;
     }
+    if (gridDim.x > 1) {
+        if (told && threadIdx.x == 0) add(at.state + COUNTED, n - pushed);
+        if (!is_last_block(at.state + TICKET, &told)) return;
+        __shared__ i64 all;
+        if (told && threadIdx.x == 0) all = exchange(at.state + COUNTED, 0);
+        __syncthreads();
+        pushed = told ? n - all : n;
+    }
+    const Tops from = clamped(words, at);
     doubles = 0;
     if (pushed != n) {
         i64 before = 0;
@@ -98,6 +108,6 @@ __device__ inline void free_ids(const IdOf& id_of, i64 n, const Tables& at, out_
     if (threadIdx.x == 0 && n > 0) {
         if (!how.borrowed) at.state[VIRTUAL_TOP] = least(from.virtual_top + pushed, at.num_virtual);
         at.state[HOLE_TOP] = least(from.hole_top + pushed, at.num_physical);
-        at.state[EPOCH] = wrapping_sum(at.state[EPOCH], how.new_epoch);
+        at.state[EPOCH] = wrapping_sum(epoch, how.new_epoch);
     }
 }

@@ -1,7 +1,7 @@
 """Kernels on a GPU: compiled by NVRTC through CuPy, launched by the driver over torch's pointers and current stream.
 
 A launch packs its arguments into a buffer that the plan owns, and asks torch for the raw handle of its stream: no
-object is made on the way.
+object is made on the way. One that is to be repeated packs them into a buffer of its own, once.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import torch
 from pagebind.errors import CaptureError
 
-from pagebind_cuda.launch import SOURCES, Variant, loaded
+from pagebind_cuda.launch import SOURCES, Variant, loaded, recorded
 
 
 def source_of(operation: str) -> str:
@@ -44,6 +46,29 @@ def options_of(variant: Variant) -> tuple[str, ...]:
     return ("--std=c++17", *(f"-D{name}={value}LL" for name, value in macros.items()))
 
 
+class _HostThread(threading.local):
+    """What is known about the host thread at hand."""
+
+    def __init__(self) -> None:
+        self.devices: set[int] = set()  # whose context is known to be current while torch is on the device
+
+
+_here = _HostThread()
+
+
+class _Packed:
+    """Arguments as the driver takes them: an array of addresses, one of eight bytes each."""
+
+    __slots__ = ("_cells", "_pointers", "address", "pack")
+
+    def __init__(self, count: int) -> None:
+        self._cells = ctypes.create_string_buffer(8 * count)
+        first = ctypes.addressof(self._cells)
+        self._pointers = (ctypes.c_void_p * count)(*(first + 8 * i for i in range(count)))
+        self.address = ctypes.addressof(self._pointers)
+        self.pack = partial(struct.Struct(f"{count}q").pack_into, self._cells, 0)
+
+
 class GpuKernel:
     """One variant on one GPU."""
 
@@ -52,32 +77,54 @@ class GpuKernel:
         self._device = torch.cuda.current_device() if device.index is None else device.index
         self._function = 0
         self._lock = threading.Lock()  # of the argument buffer
-        self._threads: set[int] = set()  # host threads in which the device's context is known to be current
         self._launch: Any = None
-        self._pack: Any = None
-        self._buffer: Any = None
-        self._pointers: Any = None
-        self._address = 0
+        self._packed: _Packed | None = None
 
     def __call__(self, blocks: int, threads: int, *arguments: int) -> None:
         """Launch on torch's current stream of the device."""
-        if self._pack is None:
-            self.warmup()
-            self._make_buffer(len(arguments))
-        if torch._C._cuda_getDevice() == self._device and threading.get_ident() in self._threads:
-            self._enqueue(blocks, threads, arguments)
+        if recorded and (made := recorded.get(threading.get_ident())) is not None:
+            again = self._repetition(blocks, threads, arguments)
+            again()
+            made.append(again)
             return
+        packed = self._packed
+        if packed is None:
+            self.warmup()
+            packed = self._packed = _Packed(len(arguments))
+        if torch._C._cuda_getDevice() != self._device or self._device not in _here.devices:
+            self._elsewhere(partial(self._enqueue, packed, blocks, threads, arguments))
+            return
+        self._enqueue(packed, blocks, threads, arguments)
+
+    def _enqueue(self, packed: _Packed, blocks: int, threads: int, arguments: tuple[int, ...]) -> None:
+        stream = torch._C._cuda_getCurrentRawStream(self._device)
+        with self._lock:
+            packed.pack(*arguments)
+            self._launch(self._function, blocks, 1, 1, threads, 1, 1, 0, stream, packed.address, 0)
+
+    def _repetition(self, blocks: int, threads: int, arguments: tuple[int, ...]) -> Callable[[], None]:
+        """Return what makes this launch; its arguments are packed here, and only read later, by any thread."""
+        self.warmup()
+        packed = _Packed(len(arguments))
+        packed.pack(*arguments)
+        launch, function, device, address = self._launch, self._function, self._device, packed.address
+        current_device, current_stream = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream
+
+        def again(_kept: _Packed = packed) -> None:
+            if current_device() != device or device not in _here.devices:
+                self._elsewhere(again)
+                return
+            launch(function, blocks, 1, 1, threads, 1, 1, 0, current_stream(device), address, 0)
+
+        return again
+
+    def _elsewhere(self, launch: Callable[[], None]) -> None:
+        """Launch where torch is on another device, or the host thread may have no context."""
         with torch.cuda.device(self._device):
             # torch leaves a new host thread without a context as long as it asks for the first device.
             import_module("cupy").cuda.runtime.setDevice(self._device)
-            self._enqueue(blocks, threads, arguments)
-        self._threads.add(threading.get_ident())
-
-    def _enqueue(self, blocks: int, threads: int, arguments: tuple[int, ...]) -> None:
-        stream = torch._C._cuda_getCurrentRawStream(self._device)
-        with self._lock:
-            self._pack(self._buffer, 0, *arguments)
-            self._launch(self._function, blocks, 1, 1, threads, 1, 1, 0, stream, self._address, 0)
+            _here.devices.add(self._device)
+            launch()
 
     def warmup(self) -> None:
         """Compile and load the variant, once in a process and device. Raises CaptureError inside a capture."""
@@ -105,13 +152,3 @@ class GpuKernel:
             function = module.get_function(f"{self._variant.operation}_kernel")
             function.compile()
             return function
-
-    def _make_buffer(self, count: int) -> None:
-        with self._lock:
-            if self._pack is not None:
-                return
-            self._buffer = ctypes.create_string_buffer(8 * count)
-            first = ctypes.addressof(self._buffer)
-            self._pointers = (ctypes.c_void_p * count)(*(first + 8 * i for i in range(count)))
-            self._address = ctypes.addressof(self._pointers)
-            self._pack = struct.Struct(f"{count}q").pack_into

@@ -49,6 +49,7 @@ struct Fiber {
 
 static Fiber fibers[MOST_THREADS];
 static long long slots[2][MOST_THREADS];  // what lanes bring to a warp operation
+static int found;    // what a block was asked at a barrier
 static int current;
 static ucontext_t scheduler;
 static void* scheduler_fake_stack;
@@ -131,6 +132,7 @@ static bool release_warps(int threads) {
 }
 
 static bool run_block(int threads) {
+    found = 0;
     for (int i = 0; i < threads; ++i) fibers[i].wait = READY;
     for (bool forward = true;; forward = !forward) {
         int waiting[4] = {};
@@ -203,6 +205,15 @@ struct Launch<kernel> {
     }
 
 static inline void __syncthreads() { host::suspend(host::AT_BLOCK); }
+static inline int __syncthreads_or(int predicate) {
+    if (predicate) host::found = 1;
+    host::suspend(host::AT_BLOCK);
+    const int result = host::found;
+    host::suspend(host::AT_BLOCK);
+    host::found = 0;
+    host::suspend(host::AT_BLOCK);  // no thread asks the next question before all have wiped this one's answer
+    return result;
+}
 static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 template <class T>

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from threading import get_ident
 from typing import Any, Protocol
 
 import torch
@@ -35,6 +37,9 @@ PLANNED = (
     "borrowed",
     "emits",
     "part",
+    "windowed",
+    "appends",
+    "table_wide",
 )
 """What plans fix besides dtypes, as `plan` in base.cuh orders it. Constants on the GPU, arguments in the host build."""
 
@@ -50,7 +55,10 @@ class Kernel(Protocol):
     """One variant of an operation's kernel on one device."""
 
     def __call__(self, blocks: int, threads: int, *arguments: int) -> None:
-        """Launch on torch's current stream; on the CPU, run to the end."""
+        """Launch on torch's current stream; on the CPU, run to the end.
+
+        A host thread that has a list in `recorded` finds there, afterwards, what makes the same launch again.
+        """
 
     def warmup(self) -> None:
         """Build and load the variant; nothing where it is loaded."""
@@ -78,6 +86,9 @@ class Variant:
         """Macros of a GPU build: what the plan fixes."""
         return {f"PAGEBIND_{name.upper()}": value for name, value in zip(PLANNED, self.planned, strict=True)}
 
+
+recorded: dict[int, list[Callable[[], None]]] = {}
+"""The launches of calls that are to be repeated, by the host thread that makes the call."""
 
 loaded: dict[tuple[object, ...], Any] = {}
 """Every variant built or loaded by this process, by what it was built from; plans that agree share one."""
@@ -110,25 +121,65 @@ def plan_kernel(
         return GpuKernel(variant, device)
     from pagebind_cuda.host import HostKernel
 
-    return HostKernel(variant)
+    return _Recording(HostKernel(variant))
+
+
+class _Recording:
+    """A kernel that takes its arguments anew with every launch, also when it is launched again."""
+
+    __slots__ = ("_kernel",)
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def __call__(self, blocks: int, threads: int, *arguments: int) -> None:
+        self._kernel(blocks, threads, *arguments)
+        if recorded and (made := recorded.get(get_ident())) is not None:
+            made.append(partial(self._kernel, blocks, threads, *arguments))
+
+    def warmup(self) -> None:
+        self._kernel.warmup()
 
 
 class KernelLaunch:
-    """What planners return: a function that launches, and the kernel it launches."""
+    """What planners return: a function that launches, and the kernels it launches.
 
-    __slots__ = ("_kernel", "_run")
+    The function makes nothing but these launches, and only its arguments decide about them: to repeat a call its
+    launches are repeated, and the function is not run.
+    """
 
-    def __init__(self, run: Callable[..., None], kernel: Kernel) -> None:
+    __slots__ = ("_kernels", "_run")
+
+    def __init__(self, run: Callable[..., None], *kernels: Kernel) -> None:
         self._run = run
-        self._kernel = kernel
+        self._kernels = kernels
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Launch."""
         self._run(*args, **kwargs)
 
+    def repeatable(self, *args: Any, **kwargs: Any) -> Callable[[], None]:
+        """Launch, and return what launches the same again: every launch has its arguments packed for good."""
+        thread = get_ident()
+        made = recorded[thread] = []
+        try:
+            self._run(*args, **kwargs)
+        finally:
+            del recorded[thread]
+        if len(made) == 1:
+            return made[0]
+        launches = tuple(made)
+
+        def again() -> None:
+            for launch in launches:
+                launch()
+
+        return again
+
     def warmup(self) -> None:
-        """Build the one variant of this plan."""
-        self._kernel.warmup()
+        """Build the variants of this plan."""
+        for kernel in self._kernels:
+            kernel.warmup()
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,13 @@
 //
 //     lane b: columns [begin, end)   ->   out[lo + i] for i < room,   table[b, begin + i] below the table's width
 //
-// The grid is that of read_table: blocks are pairs of a lane and a part of its columns.
+// Blocks are pairs of a lane and a part of its columns.
 #include "base.cuh"
 #include "entry.cuh"
+
+// Columns that a thread has in flight: first all ids are loaded, then all pages, so that their latencies overlap. A
+// column past the end reads as a hole and loads nothing; a `break` there would put the loads in a row.
+constexpr int BATCH = 4;
 
 KERNEL(read_stream)(
     const i32* __restrict__ request_table,  // [max_requests, columns], int32
@@ -22,7 +26,7 @@ KERNEL(read_stream)(
     i64* counters) {  // [STATE_WORDS], int64, or null
     const i64 cell_tokens = plan::granularity_token ? 1 : plan::page_size;
     const i64 tokens = row_tokens(columns);
-    const PageTable page_table{v2p, num_virtual, multiplier};
+    const PageTable entries = page_table(v2p, num_virtual, multiplier);
     const i64 step = parts * blockDim.x;
     i64 clipped = 0, bad_rows = 0, bad_ids = 0;
     for (i64 task = blockIdx.x; task < bs * parts; task += gridDim.x) {
@@ -46,17 +50,17 @@ KERNEL(read_stream)(
         const i64 end = most(streamed, tabled);
         for (i64 i0 = part * blockDim.x + threadIdx.x; i0 < end; i0 += BATCH * step) {
             i32 ids[BATCH];
-            i64 pages[BATCH];
+            index_t pages[BATCH];
 #pragma unroll
             for (int k = 0; k < BATCH; ++k)
                 ids[k] = i0 + k * step < end ? column_id(row, begin + i0 + k * step) : i32(HOLE);
 #pragma unroll
-            for (int k = 0; k < BATCH; ++k) pages[k] = physical_page(page_table, ids[k]);
+            for (int k = 0; k < BATCH; ++k) pages[k] = physical_page(entries, ids[k]);
 #pragma unroll
             for (int k = 0; k < BATCH; ++k) {
                 const i64 i = i0 + k * step;
-                bad_ids += is_past_table(page_table, ids[k]);
-                const out_t entry = out_t(column_entry(page_table, ids[k], pages[k], begin + i));
+                bad_ids += is_past_table(entries, ids[k]);
+                const out_t entry = column_entry(entries, ids[k], pages[k], begin + i);
                 if (i < streamed) out[lo + i] = entry;
                 if (i < tabled) table[b * table_stride + begin + i] = entry;
             }

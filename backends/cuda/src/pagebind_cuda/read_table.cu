@@ -1,72 +1,153 @@
-// read_table: translate each lane's virtual pages into the rectangle that attention kernels read.
+// read_table: translate each lane's virtual pages into the rectangle that attention kernels read, in one launch.
 //
-//     block = (row, part): its threads stride over the row's columns, `parts` blocks apart
+//     columns of lane b, from its begin    | 0 ... cover                      | cover ... end
+//     written by                           | warps of the blocks of lane b    | warps of all blocks, evenly
 //
-//     row b   | part 0 | part 1 | part 0 | part 1 | part 0 ...      the loop ends where seq_lens says, on the device
-//
-// The grid follows from the planned sizes and the number of rows, never from a length.
+// All blocks run at once, and each reads all lengths: so each knows by itself whether a lane goes on past FAR times
+// `cover`. If none does, each row is written by its own blocks to the end; if one does, what is past `cover` of all rows
+// is shared out, and one long row among short ones is written by everybody. The grid follows from the planned sizes and
+// the number of rows, never from a length.
 #include "base.cuh"
+#include "block.cuh"
 #include "entry.cuh"
+#include "build.cuh"
 
-KERNEL(read_table)(
-    const i32* __restrict__ request_table,  // [max_requests, columns], int32
+// What a lane is made of, as it stands in the batch.
+struct Lane {
+    i64 row;
+    i64 length, start;  // tokens
+};
+
+// Keeps the loads where they stand. Compilers move them behind the branch that first looks at one, where each waits for
+// the one before.
+__device__ inline void pin(Lane& lane) {
+    pin(lane.row);
+    pin(lane.length);
+    if (plan::windowed) pin(lane.start);
+}
+
+constexpr i64 FAR = 2;
+
+struct Batch {
+    const i32* request_table;  // [max_requests, columns]
+    i64 max_requests, row_stride;
+    const void* __restrict__ req_rows;  // [bs]
+    const void* __restrict__ seq_lens;  // [bs]
+    const void* __restrict__ starts;    // [bs]; windowed
+    u32 bs;
+    out_t* out;  // [out_rows, width]
+    i64 out_stride;
+    i64 delta, fit;  // tokens
+    u32 cover;       // columns
+
+    // Lane b, or the last one. All loads are under way before anything looks at them.
+    __device__ Lane lane(i64 b) const {
+        const u32 at = u32(least(b, bs - 1));
+        Lane lane{load(req_rows, plan::row_wide, at), load(seq_lens, plan::length_wide, at), 0};
+        if (plan::windowed) lane.start = load(starts, plan::length_wide, at);
+        return lane;
+    }
+
+    __device__ static i64 cell_tokens() { return plan::granularity_token ? 1 : plan::page_size; }
+    __device__ i64 tokens(const Lane& lane) const { return bounded(lane.length) + delta; }
+    __device__ i64 start(const Lane& lane) const { return plan::windowed ? most(bounded(lane.start), 0) : 0; }
+
+    // The valid extent of a lane's row: begin <= end.
+    __device__ void extent(const Lane& lane, u32* begin, u32* end) const {
+        const u64 n = u64(clamp(tokens(lane), 0, fit)), cell = u64(cell_tokens());
+        *end = u32((n + cell - 1) / cell);
+        *begin = u32(least(u64(start(lane)) / cell, *end));
+    }
+
+    // The row of lane b, empty for a bad row and for a row past the batch.
+    __device__ Row row(i64 b, const Lane& lane) const {
+        Row row{request_table, out + b * out_stride, 0, 0};
+        if (b < bs && !is_bad(lane)) {
+            row.ids += lane.row * row_stride;
+            extent(lane, &row.begin, &row.end);
+        }
+        pin(row.cells);
+        return row;
+    }
+
+    __device__ bool is_bad(const Lane& lane) const { return lane.row < 0 || lane.row >= max_requests; }
+    __device__ bool is_clipped(const Lane& lane) const { return tokens(lane) < 0 || tokens(lane) > fit; }
+
+    // Whether a lane may go on past FAR times `cover`; a window begins and ends inside of columns.
+    __device__ bool goes_on(const Lane& lane) const {
+        return tokens(lane) - start(lane) > (FAR * i64(cover) - (plan::windowed ? 2 : 0)) * cell_tokens();
+    }
+
+    // What is past `cover`, for write_balanced. A bad row counts as if it were a good one.
+    __device__ u32 units(i64 b) const {
+        u32 begin, end;
+        extent(lane(b), &begin, &end);
+        return units_of(begin + cover, end);
+    }
+    __device__ Row row(i64 b) const {
+        Row row = this->row(b, lane(b));
+        row.begin = fewer(row.begin + cover, row.end);
+        return row;
+    }
+};
+
+constexpr int MOST_THREADS = 512, MOST_BLOCKS = 3;  // or more and smaller ones: what 40 registers of a thread allow
+
+// Neither `request_table` nor `v2p` nor `out` is __restrict__: where registers are short, loads of what no store can
+// change are moved behind the stores of other columns, and one column waits for another.
+RESIDENT_KERNEL(read_table, MOST_THREADS, MOST_BLOCKS)(
+    const i32* request_table,  // [max_requests, columns], int32
     i64 max_requests, i64 columns, i64 row_stride,
     const void* __restrict__ req_rows,  // [bs], int32 or int64
     const void* __restrict__ seq_lens,  // [bs], int32 or int64; tokens
-    const void* __restrict__ starts,    // [bs], as seq_lens, or null; tokens
-    const index_t* __restrict__ v2p,    // [num_virtual + 1], index_t
+    const void* __restrict__ starts,    // [bs], as seq_lens; tokens; windowed
+    const index_t* v2p,                 // [num_virtual + 1], index_t
     i64 num_virtual,
-    out_t* __restrict__ out,  // [out_rows, width], out_t
-    i64 out_rows, i64 width, i64 out_stride, i64 bs, i64 parts, i64 delta, i64 multiplier,
+    out_t* out,  // [out_rows, width], out_t
+    i64 out_rows, i64 width, i64 out_stride, i64 bs,
+    i64 lanes, i64 parts,  // the grid: `parts` blocks for each of `lanes` rows
+    i64 inverse,           // 2^32 / lanes, rounded up: a division would stand before the first load
+    i64 cover,             // columns
+    i64 delta, i64 multiplier,
     i64* counters) {  // [STATE_WORDS], int64, or null
-    const i64 cell_tokens = plan::granularity_token ? 1 : plan::page_size;
-    const i64 fit = least(width * cell_tokens, row_tokens(columns));
+    const PageTable table = page_table(v2p, num_virtual, multiplier);
+    const i64 fit = least(width * Batch::cell_tokens(), row_tokens(columns));
+    const Batch batch{request_table, max_requests, row_stride, req_rows, seq_lens, starts,
+                      u32(bs),       out,          out_stride, delta,    fit,      u32(cover)};
     const i64 rows = plan::fill_sink ? out_rows : bs;
-    const PageTable table{v2p, num_virtual, multiplier};
-    const i64 step = parts * blockDim.x;
-    i64 clipped = 0, bad_rows = 0, bad_ids = 0;
-    for (i64 task = blockIdx.x; task < rows * parts; task += gridDim.x) {
-        const i64 b = task / parts, part = task % parts;
-        const bool counts = part == 0 && threadIdx.x == 0;
-        i64 r = 0, begin = 0, end = 0;  // columns of the valid extent
-        if (b < bs) {
-            r = load(req_rows, plan::row_wide, b);
-            if (r < 0 || r >= max_requests) {
-                bad_rows += counts;
-                r = 0;
-            } else {
-                const i64 n = load_length(seq_lens, b) + delta;
-                clipped += counts && (n < 0 || n > fit);
-                end = ceil_div(clamp(n, 0, fit), cell_tokens);
-                begin = starts == nullptr ? 0 : most(load_length(starts, b), 0) / cell_tokens;
-            }
-        }
-        const i32* const row = request_table + r * row_stride;
-        out_t* const cells = out + b * out_stride;
-        const i64 first = part * blockDim.x + threadIdx.x;
+    const u32 part = u32(u64(blockIdx.x) * u64(inverse) >> 32), lane = threadIdx.x % WARP;
+    // The warp's columns of a row: the 32 from `own` on, and every `apart` from there.
+    const u32 own = part * blockDim.x + threadIdx.x - lane, apart = u32(parts) * blockDim.x;
+    i64 b = blockIdx.x - part * u32(lanes);
+    Lane given = batch.lane(b), other = batch.lane(threadIdx.x);
+    pin(given), pin(other);
+    bool goes_on = batch.goes_on(other);  // any of the lanes that this thread looks at
+#pragma unroll 1
+    for (i64 i = threadIdx.x + blockDim.x; i < bs; i += blockDim.x) goes_on |= batch.goes_on(batch.lane(i));
+    const bool shared = width > FAR * cover && __syncthreads_or(goes_on);
+#pragma unroll 1
+    for (;;) {
+        Row row = batch.row(b, given);
+        const u32 end = row.end;
+        if (shared) row.end = fewer(end, row.begin + batch.cover);
+        count(counters, BAD_ID, write_row(table, row, row.begin + own, apart));
         if (plan::fill_sink) {
-            for (i64 c = first; c < least(begin, width); c += step) cells[c] = 0;
-            for (i64 c = most(begin, end) + first; c < width; c += step) cells[c] = 0;
+            for (u32 c = own + lane; c < row.begin; c += apart) row.cells[c] = 0;
+            for (u32 c = own + lane + end; c < width; c += apart) row.cells[c] = 0;
         }
-        for (i64 c0 = begin + first; c0 < end; c0 += BATCH * step) {
-            i32 ids[BATCH];
-            i64 pages[BATCH];
-#pragma unroll
-            for (int k = 0; k < BATCH; ++k) ids[k] = c0 + k * step < end ? column_id(row, c0 + k * step) : i32(HOLE);
-#pragma unroll
-            for (int k = 0; k < BATCH; ++k) pages[k] = physical_page(table, ids[k]);
-#pragma unroll
-            for (int k = 0; k < BATCH; ++k) {
-                const i64 c = c0 + k * step;
-                bad_ids += is_past_table(table, ids[k]);
-                const out_t entry = out_t(column_entry(table, ids[k], pages[k], c));
-                if (c < end) cells[c] = entry;
-            }
+        pin(given);  // what is counted is looked at behind the row's loads
+        if (counters != nullptr && own + lane == 0 && b < bs) {
+            if (batch.is_bad(given))
+                add(counters + BAD_ROW, 1);
+            else if (batch.is_clipped(given))
+                add(counters + CLIPPED, 1);
         }
+        b += lanes;
+        if (b >= rows) break;
+        given = batch.lane(b);
+        pin(given);
     }
-    count(counters, CLIPPED, clipped);
-    count(counters, BAD_ROW, bad_rows);
-    count(counters, BAD_ID, bad_ids);
+    if (shared) count(counters, BAD_ID, write_balanced(table, batch, bs));
 }
 
 HOST_ENTRY(read_table)

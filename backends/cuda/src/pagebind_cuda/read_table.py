@@ -2,15 +2,61 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import NamedTuple
+
 import torch
 from pagebind.operation import LaunchOptions
 from pagebind.ops.read_table import ReadTableSpec
 
-from pagebind_cuda.launch import KernelLaunch, limits, plan_kernel, pointer, wide
+from pagebind_cuda.launch import KernelLaunch, Limits, limits, plan_kernel, pointer, wide
+
+THREADS, BLOCKS = 256, 792
+"""6 blocks on each of an H200's 132 multiprocessors: all of them run at once."""
+
+FEW_ROWS, FEW_BLOCKS = 128, 528
+"""Fewer blocks start sooner, and for so few rows there are enough of them."""
+
+MOST_THREADS = 512
+"""What read_table.cu is compiled for."""
+
+MOST_PARTS = 2**16
+"""Blocks that share a row, so that its columns and those that all of them have in flight fit 32 bits."""
+
+COLUMNS = 2
+"""Columns of a thread below which a further block has nothing to do."""
+
+COVER, HOST_COVER = 8, 1
+"""Columns of a thread that the blocks of a row write by themselves, where a row is more than twice as long.
+
+One trip. In the host build few, so that small tests share out.
+"""
+
+
+class Grid(NamedTuple):
+    """The launch for a number of rows: `parts` blocks for each of `lanes` rows at a time."""
+
+    blocks: int
+    threads: int
+    lanes: int
+    parts: int
+    cover: int  # columns of a row that its own blocks write
+
+
+def grid_of(most: Limits, rows: int, columns: int, cover: int) -> Grid:
+    """Return the grid for `rows` rows of planned width `columns`, `cover` columns a thread."""
+    threads = min(most.block(columns), MOST_THREADS)
+    programs = min(most.programs, FEW_BLOCKS) if rows <= FEW_ROWS else most.programs
+    parts = min(programs // rows, -(-columns // (threads * COLUMNS)), MOST_PARTS)
+    if parts > 1:
+        return Grid(rows * parts, threads, rows, parts, cover * threads * parts)
+    turns = -(-rows // most.programs)
+    lanes = -(-rows // turns)
+    return Grid(lanes, threads, lanes, 1, cover * threads)
 
 
 def plan_read_table(spec: ReadTableSpec, device: torch.device, options: LaunchOptions) -> KernelLaunch:
-    """Plan a read table: blocks share the rows, as many a row as the batch leaves, each striding over its columns."""
+    """Plan a read table: as many blocks a row as the batch leaves, and then all of them for the rest of long rows."""
     kernel = plan_kernel(
         "read_table",
         device,
@@ -22,9 +68,15 @@ def plan_read_table(spec: ReadTableSpec, device: torch.device, options: LaunchOp
         fill_sink=spec.fill == "sink",
         row_wide=wide(spec.row_dtype),
         length_wide=wide(spec.length_dtype),
+        windowed=spec.windowed,
     )
-    most = limits(device, options, threads=512, programs=1024)
+    most = limits(device, options, threads=THREADS, programs=BLOCKS)
+    cover = COVER if device.type == "cuda" else HOST_COVER
     sink, counting = spec.fill == "sink", options.count
+
+    @cache
+    def grid(rows: int) -> Grid:
+        return grid_of(most, rows, spec.max_width, cover)
 
     def run(
         request_table: torch.Tensor,  # [max_requests, max_context or max_pages], int32
@@ -39,7 +91,7 @@ def plan_read_table(spec: ReadTableSpec, device: torch.device, options: LaunchOp
     ) -> None:
         bs = req_rows.shape[0]
         out_rows, width = out.shape
-        blocks, threads, parts = most.parts(out_rows if sink else bs, spec.max_width)
+        blocks, threads, lanes, parts, covered = grid(out_rows if sink else bs)
         kernel(
             blocks,
             threads,
@@ -56,7 +108,10 @@ def plan_read_table(spec: ReadTableSpec, device: torch.device, options: LaunchOp
             width,
             out.stride(0),
             bs,
+            lanes,
             parts,
+            -(-(2**32) // lanes),
+            covered,
             seq_len_delta,
             spec.multiplier,
             pointer(state) if counting else 0,

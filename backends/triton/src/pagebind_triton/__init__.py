@@ -21,10 +21,13 @@ OPERATIONS = (
     "alloc",
     "free",
     "extend",
+    "advance",
     "truncate",
     "assign",
     "release",
     "evict",
+    "touch",
+    "refresh_table",
     "compact",
 )
 
@@ -86,6 +89,7 @@ backend = Backend(
             "page_bytes",
             "borrowed",
             "emits",
+            "append",
         }
     ),
     probe=probe,

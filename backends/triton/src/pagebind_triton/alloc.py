@@ -20,7 +20,6 @@ from pagebind_triton.guards import (
     BAD_BIND,
     HOLE,
     HOLE_TOP,
-    SCRATCH,
     SEAT,
     SINK,
     STARVED,
@@ -28,7 +27,8 @@ from pagebind_triton.guards import (
     VIRTUAL_TOP,
     WATERMARK,
     count,
-    is_last,
+    count_lanes,
+    is_last_of,
     within,
     zero,
     zeros,
@@ -56,6 +56,45 @@ def count_asking(
 
 
 @triton.jit
+def page_of_rank(
+    hole_stack: tl.tensor,  # [num_physical], int32 or int64
+    rank: tl.tensor,  # [BLOCK]; of the lane among those that ask
+    served: tl.tensor,  # [BLOCK], mask; there is a page for it
+    holes: tl.tensor,
+    seat: tl.tensor,
+    watermark: tl.tensor,
+    up: tl.tensor,
+) -> tl.tensor:
+    """Return the page that a served lane takes, int64: holes first, then pages above the span, then below it."""
+    hole = served & (rank < holes)
+    p = tl.load(hole_stack + (holes - 1 - rank), mask=hole, other=SINK).to(tl.int64)
+    grown = rank - holes
+    fresh = tl.where(grown < up, seat + watermark + 1 + grown, seat - (grown - up))
+    return tl.where(hole, p, fresh)
+
+
+@triton.jit
+def move_positions(
+    state: tl.tensor,  # [32], int64; written
+    found: tl.tensor,  # pages taken
+    top: tl.tensor,
+    holes: tl.tensor,
+    seat: tl.tensor,
+    watermark: tl.tensor,
+    up: tl.tensor,
+    BORROWED: tl.constexpr,
+) -> None:
+    """Write the positions after `found` pages were taken, once every program has read the ones before."""
+    from_holes = tl.minimum(found, holes)
+    grown_by = found - from_holes
+    if not BORROWED:
+        tl.store(state + VIRTUAL_TOP, top - found)
+    tl.store(state + HOLE_TOP, holes - from_holes)
+    tl.store(state + WATERMARK, watermark + grown_by)
+    tl.store(state + SEAT, seat - tl.maximum(grown_by - up, 0), mask=grown_by > 0)
+
+
+@triton.jit
 def alloc_kernel(
     v2p: tl.tensor,  # [num_virtual + 1], int32 or int64; written
     p2v: tl.tensor,  # [num_physical + 1], int32 or int64; written
@@ -67,6 +106,7 @@ def alloc_kernel(
     pages: tl.tensor,  # [n], int32 or int64; written
     asked: tl.tensor,  # [1], int64; pages asked for, with ON_DEVICE; n without
     n: tl.int64,
+    share: tl.int64,  # lanes of a program
     num_virtual: tl.int64,
     num_physical: tl.int64,
     sub_pools: tl.int64,
@@ -94,9 +134,9 @@ def alloc_kernel(
     if BORROWED:
         wanted = zero()
 
-    bad = zeros(BLOCK)
     # Each program has lanes in a row, so that those that ask before it are counted once.
-    share = (listed + programs * BLOCK - 1) // (programs * BLOCK) * BLOCK
+    if ON_DEVICE and listed > programs * share:  # more than the host could expect: what asks for them overlaps
+        share = (listed + programs * BLOCK - 1) // (programs * BLOCK) * BLOCK
     begin = tl.minimum(program * share, listed)
     end = tl.minimum(begin + share, listed)
     before = zero()  # lanes that ask before the block at hand
@@ -117,35 +157,27 @@ def alloc_kernel(
         served = asking & (rank < most)
         if not BORROWED:
             v = tl.load(virtual_stack + (top - 1 - rank), mask=served, other=SINK).to(tl.int64)
-        hole = served & (rank < holes)
-        p = tl.load(hole_stack + (holes - 1 - rank), mask=hole, other=SINK).to(tl.int64)
-        grown = rank - holes
-        fresh = tl.where(grown < up, seat + watermark + 1 + grown, seat - (grown - up))
-        p = tl.where(hole, p, fresh)
+        p = page_of_rank(hole_stack, rank, served, holes, seat, watermark, up)
         bound = bind_pairs(v, p, served, v2p, p2v, num_virtual, num_physical, BLOCK)
         if not BORROWED:
             tl.store(ids + lanes, tl.where(bound, v, SINK).to(ids.dtype.element_ty), mask=inside)
         tl.store(pages + lanes, tl.where(bound, p, SINK).to(pages.dtype.element_ty), mask=inside)
         if COUNT:
-            bad += (served & ~bound).to(tl.int64)
-    if COUNT:
-        count(state, BAD_BIND, tl.sum(bad, 0))
-    if BORROWED and programs > 1:
-        count(state, SCRATCH, wanted)
-    if is_last(state, programs):
-        if BORROWED and programs > 1:
-            wanted = tl.atomic_xchg(state + SCRATCH, zero(), sem="acq_rel")
+            count_lanes(state, BAD_BIND, served & ~bound)
+    last, asking_all = is_last_of(state, programs, wanted if BORROWED else zero())
+    if last:
+        if BORROWED:
+            wanted = asking_all
         found = tl.minimum(tl.minimum(wanted, n), most)
-        from_holes = tl.minimum(found, holes)
-        grown_by = found - from_holes
         tl.store(state + TICKET, 0)
-        if not BORROWED:
-            tl.store(state + VIRTUAL_TOP, top - found)
-        tl.store(state + HOLE_TOP, holes - from_holes)
-        tl.store(state + WATERMARK, watermark + grown_by)
-        tl.store(state + SEAT, seat - tl.maximum(grown_by - up, 0), mask=grown_by > 0)
+        move_positions(state, found, top, holes, seat, watermark, up, BORROWED)
         if COUNT:
             count(state, STARVED, wanted - found)
+
+
+def lanes_each(n: int, programs: int, block: int) -> int:
+    """Return how many of n lanes each program has: whole blocks."""
+    return -(-n // (programs * block)) * block
 
 
 def alloc_variants(
@@ -182,8 +214,9 @@ def plan(spec: AllocSpec, device: torch.device, options: LaunchOptions) -> Plann
         v2p, p2v, virtual_stack, hole_stack, state = tables[:5]
         chain, sub_pools, place = chain_of(tables)
         n = ids.shape[0]
+        programs = grid.lanes(n)
         kernels[tables.chain is not None](
-            grid.lanes(n),
+            programs,
             v2p,
             p2v,
             virtual_stack,
@@ -194,6 +227,7 @@ def plan(spec: AllocSpec, device: torch.device, options: LaunchOptions) -> Plann
             pages,
             state,
             n,
+            lanes_each(n, programs, grid.block),
             v2p.shape[0] - 1,
             p2v.shape[0] - 1,
             sub_pools,

@@ -24,6 +24,7 @@ from pagebind_triton.guards import (
     HOLE_TOP,
     SINK,
     count,
+    few,
     page_of,
     pages_for,
     within,
@@ -147,9 +148,9 @@ def evict_kernel(
     program = tl.program_id(0).to(tl.int64)
     holes = within(tl.load(state + HOLE_TOP), 0, num_physical)
     asked = tl.minimum(tl.load(offsets), capacity)
-    unserved = zeros(BLOCK)
-    doubles = zeros(BLOCK)
-    bads = zeros(BLOCK)
+    unserved = few(BLOCK)
+    doubles = few(BLOCK)
+    bads = few(BLOCK)
     for first in range(program * BLOCK, capacity, programs * BLOCK):
         cells = first + tl.arange(0, BLOCK).to(tl.int64)
         inside = cells < asked
@@ -168,10 +169,10 @@ def evict_kernel(
         tl.store(freed + cells, physical.to(freed.dtype.element_ty), mask=cells < capacity)
         served = physical > SINK
         push(hole_stack, holes + cells, physical, served, num_physical)
-        unserved += (inside & ~served).to(tl.int64)
+        unserved += (inside & ~served).to(tl.int32)
         if COUNT:
-            doubles += double.to(tl.int64)
-            bads += bad.to(tl.int64)
+            doubles += double.to(tl.int32)
+            bads += bad.to(tl.int32)
     settle(
         listed,
         freed,

@@ -17,7 +17,7 @@ from pagebind.ops.extend import ExtendSpec
 from pagebind.ops.read_table import table_tokens
 from pagebind.words import PageTables
 
-from pagebind_triton.alloc import alloc_variants
+from pagebind_triton.alloc import alloc_variants, lanes_each
 from pagebind_triton.guards import (
     BAD_ID,
     BAD_ROW,
@@ -183,8 +183,10 @@ def plan(spec: ExtendSpec, device: torch.device, options: LaunchOptions) -> Plan
             num_virtual,
             NO_COUNT if pages is None else pages,
         )
+        expected = min(room, capacity)
+        programs = grid.lanes(expected)
         takes[tables.chain is not None](
-            grid.lanes(min(room, capacity)),
+            programs,
             v2p,
             p2v,
             virtual_stack,
@@ -195,6 +197,7 @@ def plan(spec: ExtendSpec, device: torch.device, options: LaunchOptions) -> Plan
             taken_pages,
             offsets,
             room,
+            lanes_each(expected, programs, grid.block),
             num_virtual,
             p2v.shape[0] - 1,
             sub_pools,

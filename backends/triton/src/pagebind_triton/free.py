@@ -10,7 +10,7 @@ from pagebind.ops.free import FreeSpec
 from pagebind.words import PageTables
 
 from pagebind_triton.gaps import push, settle
-from pagebind_triton.guards import EPOCH, HOLE, HOLE_TOP, SINK, VIRTUAL_TOP, within, zero, zeros
+from pagebind_triton.guards import EPOCH, HOLE, HOLE_TOP, SINK, VIRTUAL_TOP, few, within, zero
 from pagebind_triton.launch import NO_COUNT, PlannedLaunch, Variant, plan_grid
 from pagebind_triton.unbind import unbind_ids
 
@@ -37,27 +37,32 @@ def free_kernel(
     """Unbind every id that is bound and push what was released."""
     programs = tl.num_programs(0).to(tl.int64)
     program = tl.program_id(0).to(tl.int64)
+    step = programs * BLOCK
+    # Ids are read ahead of their block, so that the first ones do not wait for the tops.
+    lanes = program * BLOCK + tl.arange(0, BLOCK)
+    ahead = tl.load(ids + lanes, mask=lanes < n, other=HOLE)
     top = within(tl.load(state + VIRTUAL_TOP), 0, num_virtual)
     holes = within(tl.load(state + HOLE_TOP), 0, num_physical)
     listed = zero() + n
     if ON_DEVICE:
         listed = tl.minimum(tl.load(asked), n)
-    unserved = zeros(BLOCK)
-    doubles = zeros(BLOCK)
-    bads = zeros(BLOCK)
-    for first in range(program * BLOCK, n, programs * BLOCK):
+    unserved = few(BLOCK)
+    doubles = few(BLOCK)
+    bads = few(BLOCK)
+    for first in range(program * BLOCK, n, step):
         lanes = first + tl.arange(0, BLOCK)
-        v = tl.load(ids + lanes, mask=lanes < listed, other=HOLE).to(tl.int64)
+        v = tl.where(lanes < listed, ahead, HOLE).to(tl.int64)
+        ahead = tl.load(ids + lanes + step, mask=lanes + step < n, other=HOLE)
         page, double, bad = unbind_ids(v, v2p, p2v, num_virtual, num_physical, BORROWED, BLOCK)
         tl.store(freed + lanes, page.to(freed.dtype.element_ty), mask=lanes < n)
         served = page > SINK
         if not BORROWED:
             push(virtual_stack, top + lanes, v, served, num_virtual)
         push(hole_stack, holes + lanes, page, served, num_physical)
-        unserved += ((lanes < listed) & ~served).to(tl.int64)
+        unserved += ((lanes < listed) & ~served).to(tl.int32)
         if COUNT:
-            doubles += double.to(tl.int64)
-            bads += bad.to(tl.int64)
+            doubles += double.to(tl.int32)
+            bads += bad.to(tl.int32)
     settle(
         ids,
         freed,

@@ -16,14 +16,13 @@ from pagebind_triton.guards import (
     DOUBLE_FREE,
     HOLE,
     HOLE_TOP,
-    SCRATCH,
     SINK,
     TICKET,
     TOMBSTONE,
     VIRTUAL_TOP,
     count,
     count_mismatch,
-    is_last,
+    is_last_of,
     zero,
     zeros,
 )
@@ -127,9 +126,9 @@ def settle(
     virtual_stack: tl.tensor,  # [num_virtual], int32 or int64; written, but for BORROWED
     hole_stack: tl.tensor,  # [num_physical], int32 or int64; written
     state: tl.tensor,  # [32], int64; written
-    unserved: tl.tensor,  # [BLOCK], int64; listed lanes of this program that released nothing
-    doubles: tl.tensor,  # [BLOCK], int64; faults of this program
-    bads: tl.tensor,  # [BLOCK], int64; the same
+    unserved: tl.tensor,  # [BLOCK], int32; listed lanes of this program that released nothing
+    doubles: tl.tensor,  # [BLOCK], int32; faults of this program: of unserved lanes alone
+    bads: tl.tensor,  # [BLOCK], int32; the same
     listed: tl.tensor,  # lanes of the launch
     top: tl.tensor,
     holes: tl.tensor,
@@ -142,17 +141,14 @@ def settle(
 ) -> None:
     """Count a program's faults; the last program closes the gaps and writes the new tops."""
     programs = tl.num_programs(0).to(tl.int64)
-    if COUNT:
+    gaps = tl.sum(unserved, 0)
+    if COUNT and gaps > 0:
         if BORROWED:
             # Of several blocks one may look a repeated id up too late; the last program counts for all then.
             doubles = tl.where(listed > BLOCK, 0, doubles)
         count_frees(state, doubles, bads)
-    gaps = tl.sum(unserved, 0)
-    if programs > 1:
-        count(state, SCRATCH, gaps)
-    if is_last(state, programs):
-        if programs > 1:
-            gaps = tl.atomic_xchg(state + SCRATCH, zero(), sem="acq_rel")
+    last, gaps = is_last_of(state, programs, gaps.to(tl.int64))
+    if last:
         if gaps > 0:
             close_gaps(
                 ids, freed, virtual_stack, hole_stack, listed, top, holes, num_virtual, num_physical, BORROWED, BLOCK

@@ -35,6 +35,10 @@ DOWN = tl.constexpr(words.DOWN)
 FLOAT = tl.constexpr(words.FLOAT)
 STATE_WORDS = tl.constexpr(words.STATE_WORDS)
 
+TICKET_BITS = tl.constexpr(24)
+TICKET_MASK = tl.constexpr(2**24 - 1)
+"""Of the ticket's word, the bits that count programs; the others carry a sum."""
+
 
 @triton.jit
 def within(value: tl.tensor, low: tl.tensor, high: tl.tensor) -> tl.tensor:
@@ -81,6 +85,12 @@ def zeros(BLOCK: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
+def few(BLOCK: tl.constexpr) -> tl.tensor:
+    """Return a counter for each lane of a block, int32: of what a program's lanes do, which are fewer than 2**31."""
+    return tl.zeros((BLOCK,), tl.int32)
+
+
+@triton.jit
 def count(
     state: tl.tensor,  # [32], int64
     WORD: tl.constexpr,
@@ -88,6 +98,16 @@ def count(
 ) -> None:
     """Add to a counter; a call without faults writes nothing."""
     tl.atomic_add(state + WORD, faults, mask=faults > 0, sem="relaxed")
+
+
+@triton.jit
+def count_lanes(
+    state: tl.tensor,  # [32], int64
+    WORD: tl.constexpr,
+    faults: tl.tensor,  # [BLOCK], mask
+) -> None:
+    """Add lanes to a counter one by one: faults are rare, and without a sum nobody waits for other threads."""
+    tl.atomic_add(state + WORD + faults.to(tl.int32) * 0, faults.to(tl.int64), mask=faults, sem="relaxed")
 
 
 @triton.jit
@@ -109,9 +129,23 @@ def is_last(
 
     Nobody waits. The last one has to put the ticket back to 0.
     """
+    last, _total = is_last_of(state, programs, zero())
+    return last
+
+
+@triton.jit
+def is_last_of(
+    state: tl.tensor,  # [32], int64
+    programs: tl.tensor,
+    part: tl.tensor,  # int64; from 0 to 2**39
+) -> tuple[tl.tensor, tl.tensor]:
+    """Return what `is_last` does, and to the last program the sum of all parts: the ticket carries it along."""
     # All threads have read the tops and written their pages before one of them draws the ticket, or writes new tops.
     tl.debug_barrier()
     last = programs == 1
+    total = part
     if programs > 1:
-        last = tl.atomic_add(state + TICKET, 1, sem="acq_rel") == programs - 1
-    return last
+        ticket = tl.atomic_add(state + TICKET, (part << TICKET_BITS) + 1, sem="acq_rel")
+        last = (ticket & TICKET_MASK) == programs - 1
+        total += ticket >> TICKET_BITS
+    return last, total

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -27,6 +28,12 @@ MOST_WARPS = 8
 
 NO_COUNT = -1
 """Stands for the host's page count where it has none."""
+
+recorded: dict[int, list[Callable[[], None]]] = {}
+"""The launches of calls that are to be repeated, by the host thread that makes the call."""
+
+_NO_HOOKS = (None, None, None)  # launch metadata, and hooks before and after: they are a profiler's
+_address = torch.Tensor.data_ptr
 
 _compiled: dict[tuple[object, ...], Any] = {}
 
@@ -55,15 +62,21 @@ class Grid:
         return shared * max(1, min(rows, self.most // shared)), shared
 
 
-def plan_grid(device: torch.device, options: LaunchOptions) -> Grid:
-    """Return the launch sizes for a device, with those that the options fix."""
+def plan_grid(
+    device: torch.device,
+    options: LaunchOptions,
+    gpu_block: int = GPU_BLOCK,
+    gpu_split: int = GPU_SPLIT,
+    gpu_most: int = GPU_MOST,
+) -> Grid:
+    """Return the launch sizes for a device, with those that the options fix; a kernel may want its own on a GPU."""
     if device.type == "cpu":
         block, split, most = options.threads or CPU_BLOCK, CPU_PROGRAMS, CPU_PROGRAMS
     else:
         # A block below one warp would have several threads hold the same cell.
-        block, split, most = max(options.threads or GPU_BLOCK, WARP), GPU_SPLIT, GPU_MOST
+        block, split, most = max(options.threads or gpu_block, WARP), gpu_split, gpu_most
     if options.programs is not None:
-        split = most = max(options.programs, 1)
+        split = most = min(max(options.programs, 1), GPU_MOST)
     return Grid(1 << (max(block, 1).bit_length() - 1), split, most)
 
 
@@ -74,6 +87,7 @@ class Variant:
     """
 
     __slots__ = (
+        "_constants",
         "_device",
         "_function",
         "_kernel",
@@ -96,6 +110,7 @@ class Variant:
             raise TypeError(f"{kernel.__name__} takes the constants {names}, not {list(constants)}")
         self._kernel = kernel
         self.constants = dict(constants)
+        self._constants = tuple(constants.values())
         self._device = device
         self._num_pointers = len(pointers)
         self.signature = dict(zip(names, map(POINTERS.__getitem__, pointers), strict=False))
@@ -140,35 +155,56 @@ class Variant:
         self._run = compiled.run
 
     def __call__(self, programs: int, *arguments: Any) -> None:
-        """Launch `programs` programs on the current stream: tensors for the pointers, then ints for the scalars."""
-        if self._stream is None:
+        """Launch `programs` programs on the current stream: tensors for the pointers, then ints for the scalars.
+
+        A host thread that has a list in `recorded` finds there, afterwards, what makes the same launch again; not in
+        the interpreter, which needs the tensors.
+        """
+        stream_of = self._stream
+        if stream_of is None:
             self._run[(programs,)](*arguments, **self.constants)
             return
         split = self._num_pointers
-        self._run(
-            programs,
-            1,
-            1,
-            self._stream(self._device.index),
+        given = (
             self._function,
             self._metadata,
-            None,  # no launch metadata and no hooks: they are a profiler's
-            None,
-            None,
-            *map(torch.Tensor.data_ptr, arguments[:split]),
+            *_NO_HOOKS,
+            *map(_address, arguments[:split]),
             *arguments[split:],
-            *self.constants.values(),
+            *self._constants,
         )
+        self._run(programs, 1, 1, stream_of(self._device.index), *given)
+        if recorded and (made := recorded.get(get_ident())) is not None:
+            made.append(self._repetition(programs, stream_of, given))
+
+    def _repetition(self, programs: int, stream_of: Callable[[int], int], given: tuple[Any, ...]) -> Callable[[], None]:
+        """Return what makes this launch again. `given` is what the compiled kernel takes after the stream."""
+        run, device, index = self._run, self._device, self._device.index
+        current_device = torch._C._cuda_getDevice
+
+        def again() -> None:
+            if current_device() == index:
+                run(programs, 1, 1, stream_of(index), *given)
+            else:
+                with torch.cuda.device(device):
+                    run(programs, 1, 1, stream_of(index), *given)
+
+        return again
 
 
 class PlannedLaunch:
-    """What a planner returns: `run`, which launches `variants` only, and their warm-up."""
+    """What a planner returns: `run`, which launches `variants` only, and their warm-up.
 
-    __slots__ = ("_device", "_ready", "_run", "variants")
+    `run` makes nothing but these launches, and only its arguments decide about them: to repeat a call its launches are
+    repeated, and `run` is not.
+    """
+
+    __slots__ = ("_device", "_index", "_ready", "_run", "variants")
 
     def __init__(self, run: Callable[..., None], variants: Sequence[Variant], device: torch.device) -> None:
         self._run = run
         self._device = device
+        self._index = device.index if device.type == "cuda" else None
         self._ready = False
         self.variants = tuple(variants)
 
@@ -176,11 +212,32 @@ class PlannedLaunch:
         """Launch; raises CaptureError before anything is launched where it would compile inside a capture."""
         if not self._ready:
             self._compile()
-        if self._device.type == "cuda" and torch.cuda.current_device() != self._device.index:
+        if self._index is None or torch._C._cuda_getDevice() == self._index:
+            self._run(*args, **kwargs)
+        else:
             with torch.cuda.device(self._device):
                 self._run(*args, **kwargs)
-        else:
-            self._run(*args, **kwargs)
+
+    def repeatable(self, *args: Any, **kwargs: Any) -> Callable[[], None] | None:
+        """Launch, and return what launches the same again; None in the interpreter."""
+        if self._index is None:
+            self(*args, **kwargs)
+            return None
+        thread = get_ident()
+        made = recorded[thread] = []
+        try:
+            self(*args, **kwargs)
+        finally:
+            del recorded[thread]
+        if len(made) == 1:
+            return made[0]
+        launches = tuple(made)
+
+        def again() -> None:
+            for launch in launches:
+                launch()
+
+        return again
 
     def warmup(self) -> None:
         """Compile every variant a later call can need; touches no tensor."""

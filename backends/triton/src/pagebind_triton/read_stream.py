@@ -9,6 +9,7 @@ from pagebind.operation import LaunchOptions
 from pagebind.ops.read_stream import ReadStreamSpec
 from pagebind.ops.read_table import table_tokens
 
+from pagebind_triton.build import highest_id, tile_entries, tile_ids
 from pagebind_triton.guards import (
     BAD_ID,
     BAD_ROW,
@@ -22,7 +23,6 @@ from pagebind_triton.guards import (
     zeros,
 )
 from pagebind_triton.launch import PlannedLaunch, Variant, nowhere, plan_grid
-from pagebind_triton.read_table import cell_entries
 
 
 @triton.jit
@@ -60,6 +60,7 @@ def read_stream_kernel(
     clipped = zero()
     bad_row = zero()
     past = zeros(BLOCK)
+    last_id = highest_id(num_virtual)
     for lane in range(first_lane, bs, step):
         row = tl.load(req_rows + lane).to(tl.int64)
         good = (row >= 0) & (row < num_rows)
@@ -90,14 +91,15 @@ def read_stream_kernel(
         ids = request_table + row * request_stride
         for begin in range(part * BLOCK, most, shared * BLOCK):
             item = begin + tl.arange(0, BLOCK)
-            columns = first + item
-            entries, beyond = cell_entries(
-                ids, columns, item < most, v2p, num_virtual, PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN
+            column = first + begin
+            held = tile_ids(ids, column, item < most, PAGE_SIZE, TOKEN_FORM, TOKEN_GRAIN, BLOCK)
+            entries, beyond = tile_entries(
+                held, column, v2p, last_id, PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, BLOCK
             )
             entries = entries.to(out.dtype.element_ty)
             tl.store(out + low + item, entries, mask=item < to_stream)
             if WITH_TABLE:
-                tl.store(table + (zero() + lane) * table_stride + columns, entries, mask=item < to_table)
+                tl.store(table + (zero() + lane) * table_stride + first + item, entries, mask=item < to_table)
             if COUNT:
                 past += beyond.to(tl.int64)
     if COUNT:

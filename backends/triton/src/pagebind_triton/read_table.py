@@ -1,9 +1,12 @@
-"""read_table: programs share out a row, each strides over its columns up to a bound read from the row's length.
+"""read_table: every row's first tiles at once; only where a row is longer, what is left is shared out evenly.
 
-    program 0 ............ S-1 | S .......... 2S-1 | ...        S programs share row 0, S share row 1, ...
-    row 0: [ 0 ][ 1 ] .. [S-1][ 0 ][ 1 ] ...  up to the row's extent; rows past the grid's last are strided to
+    program   0 | 1 | 2 | 3 | 4 | 5         two programs a row, three rows abreast: `done` is 2
+    tile      0   0   0   1   1   1
+    row       0   1   2   0   1   2         then: rows alike -> each goes on in its row, every `done`-th tile
+                                                  one long   -> a list of all tiles left, a piece for each program
 
-S follows from the batch size and planned sizes alone, so a captured grid is right for every length.
+How many programs there are follows from planned sizes and the tensors' own, so a captured grid is right for every
+length. Which way rows are finished, each program finds from the lengths of all, which all of them read.
 """
 
 from __future__ import annotations
@@ -14,56 +17,51 @@ import triton.language as tl
 from pagebind.operation import LaunchOptions
 from pagebind.ops.read_table import ReadTableSpec, table_tokens
 
-from pagebind_triton.guards import (
-    BAD_ID,
-    BAD_ROW,
-    CLIPPED,
-    HOLE,
-    SINK,
-    TOMBSTONE,
-    any_length,
-    count,
-    page_of,
-    pages_for,
-    share_of_rows,
-    within,
-    zero,
-    zeros,
+from pagebind_triton.build import (
+    MOST_LANES,
+    constants,
+    count_cells,
+    highest_id,
+    lane_constants,
+    lane_of_tile,
+    lane_tiles,
+    open_lane,
+    pointers,
+    quotient,
+    read_tile,
+    reciprocal_of,
+    share_of,
+    tiles_for,
+    write_tile,
 )
+from pagebind_triton.fill_table import plan_fill
+from pagebind_triton.guards import BAD_ID, BAD_ROW, CLIPPED, count
 from pagebind_triton.launch import PlannedLaunch, Variant, nowhere, plan_grid
+
+# Cells of a program, and programs that a GPU runs at once: 4 to 8 on each of the 132 multiprocessors of an H200.
+GPU_BLOCK, GPU_SPLIT, GPU_MOST = 1024, 528, 1056
 
 
 @triton.jit
-def cell_entries(
-    ids: tl.tensor,  # [tokens or pages], int32; one row of the request table
-    columns: tl.tensor,  # [BLOCK], int64; absolute
-    live: tl.tensor,  # [BLOCK], mask; nothing is read elsewhere
-    v2p: tl.tensor,  # [num_virtual + 1], int32 or int64
-    num_virtual: tl.tensor,
+def count_lane(
+    state: tl.tensor,  # [32], int64
+    req_rows: tl.tensor,  # [bs], int32 or int64
+    seq_lens: tl.tensor,  # [bs], int32 or int64; tokens
+    starts: tl.tensor,  # [bs], as seq_lens; tokens; read with WINDOWED
+    lane: tl.tensor,
+    num_rows: tl.tensor,
+    seq_len_delta: tl.tensor,
+    fitting: tl.tensor,
     PAGE_SIZE: tl.constexpr,
-    MULTIPLIER: tl.constexpr,
-    TOKEN_FORM: tl.constexpr,
     TOKEN_GRAIN: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor]:
-    """Return the entries of a row's columns, int64, and the mask of those whose id is past the table."""
-    if TOKEN_FORM:
-        cells = columns if TOKEN_GRAIN else columns * PAGE_SIZE
-    elif TOKEN_GRAIN:
-        cells = columns // PAGE_SIZE
-    else:
-        cells = columns
-    held = tl.load(ids + cells, mask=live, other=HOLE)
-    if TOKEN_FORM:
-        page = page_of(held, PAGE_SIZE)
-        offset = held % PAGE_SIZE
-    else:
-        page = held
-        offset = columns % PAGE_SIZE
-    physical = tl.load(v2p + page, mask=(page >= 0) & (page < num_virtual), other=TOMBSTONE).to(tl.int64)
-    entry = physical * MULTIPLIER
-    if TOKEN_GRAIN:
-        entry = entry * PAGE_SIZE + offset
-    return tl.where(physical >= 0, entry, SINK), page >= num_virtual
+    WINDOWED: tl.constexpr,
+) -> None:
+    """Count what is wrong with a lane that has no program of its own."""
+    _row, _first, _last, clipped, bad_row = open_lane(
+        req_rows, seq_lens, starts, lane, True, num_rows, seq_len_delta, fitting, PAGE_SIZE, TOKEN_GRAIN, WINDOWED
+    )
+    count(state, CLIPPED, clipped.to(tl.int64))
+    count(state, BAD_ROW, bad_row.to(tl.int64))
 
 
 @triton.jit
@@ -73,100 +71,119 @@ def read_table_kernel(
     seq_lens: tl.tensor,  # [bs], int32 or int64; tokens
     starts: tl.tensor,  # [bs], as seq_lens; tokens; read with WINDOWED
     v2p: tl.tensor,  # [num_virtual + 1], int32 or int64
-    out: tl.tensor,  # [rows, width], int32 or int64; written
+    out: tl.tensor,  # [>= bs, width], int32 or int64; written
     state: tl.tensor,  # [32], int64
     bs: tl.int64,
-    rows: tl.int64,  # of out that may be written: bs, or all of them with SINK_FILL
-    width: tl.int64,
     fitting: tl.int64,  # tokens that fit both tables
     num_rows: tl.int64,
     request_stride: tl.int64,
     out_stride: tl.int64,
     num_virtual: tl.int64,
     seq_len_delta: tl.int64,
-    shared: tl.int64,  # programs to a row
+    abreast: tl.int64,  # lanes that have programs of their own
+    done: tl.int64,  # programs of each of them
+    reciprocal: tl.int64,  # of abreast
     PAGE_SIZE: tl.constexpr,
     MULTIPLIER: tl.constexpr,
     TOKEN_FORM: tl.constexpr,
     TOKEN_GRAIN: tl.constexpr,
-    SINK_FILL: tl.constexpr,
     WINDOWED: tl.constexpr,
     COUNT: tl.constexpr,
+    LANES: tl.constexpr,
+    WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     """Write the entries of every lane's valid extent."""
-    first_lane, part, step = share_of_rows(shared)
-    clipped = zero()
-    bad_row = zero()
-    past = zeros(BLOCK)
-    for lane in range(first_lane, rows, step):
-        listed = lane < bs
-        row = tl.load(req_rows + lane, mask=listed, other=HOLE).to(tl.int64)
-        good = (row >= 0) & (row < num_rows)
-        asked = any_length(tl.load(seq_lens + lane, mask=listed, other=0)) + seq_len_delta
-        length = tl.where(good, within(asked, 0, fitting), 0)
-        clipped += (good & (length != asked)).to(tl.int64)
-        bad_row += (listed & ~good).to(tl.int64)
+    bs = bs.to(tl.int32)
+    abreast = abreast.to(tl.int32)
+    done = done.to(tl.int32)
+    programs = tl.num_programs(0)
+    program = tl.program_id(0)
+    part = quotient(program, reciprocal).to(tl.int32)
+    lane = program - part * abreast
+    last_id = highest_id(num_virtual)
 
-        first = zero()
-        if WINDOWED:
-            first = tl.maximum(any_length(tl.load(starts + lane, mask=listed, other=0)), 0)
-        last = length
-        if not TOKEN_GRAIN:
-            first = first // PAGE_SIZE
-            last = pages_for(length, PAGE_SIZE)
-        begin = first
-        end = last
-        if SINK_FILL:
-            begin = zero()
-            end = zero() + width
-
-        ids = request_table + row * request_stride
-        for column in range(begin + part * BLOCK, end, shared * BLOCK):
-            columns = column + tl.arange(0, BLOCK)
-            live = (columns >= first) & (columns < last)
-            entries, beyond = cell_entries(
-                ids, columns, live, v2p, num_virtual, PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN
-            )
-            tl.store(out + (zero() + lane) * out_stride + columns, entries.to(out.dtype.element_ty), mask=columns < end)
-            if COUNT:
-                past += beyond.to(tl.int64)
+    # What does not need one another is read together: the lane's words and everybody's lengths.
+    row, first, last, clipped, bad_row = open_lane(
+        req_rows, seq_lens, starts, lane, True, num_rows, seq_len_delta, fitting, PAGE_SIZE, TOKEN_GRAIN, WINDOWED
+    )
+    lanes = tl.arange(0, LANES)
+    tiles = lane_tiles(
+        req_rows, seq_lens, starts, lanes, lanes < bs, num_rows, seq_len_delta, fitting,
+        PAGE_SIZE, TOKEN_GRAIN, WINDOWED, BLOCK,
+    )  # fmt: skip
+    ids = request_table + row * request_stride
+    cells = out + lane.to(tl.int64) * out_stride
+    held = read_tile(ids, first, last, part, PAGE_SIZE, TOKEN_FORM, TOKEN_GRAIN, BLOCK)
+    held_next = read_tile(ids, first, last, part + done, PAGE_SIZE, TOKEN_FORM, TOKEN_GRAIN, BLOCK)
+    longest = tl.max(tiles, 0)  # while the ids are on their way
+    past = write_tile(
+        held, cells, first, last, part, v2p, last_id, PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, BLOCK
+    )
     if COUNT:
         if part == 0:
-            count(state, CLIPPED, clipped)
-            count(state, BAD_ROW, bad_row)
-        count(state, BAD_ID, tl.sum(past, 0))
+            count(state, CLIPPED, clipped.to(tl.int64))
+            count(state, BAD_ROW, bad_row.to(tl.int64))
+        for later in range(abreast + program, bs, programs):
+            count_lane(
+                state, req_rows, seq_lens, starts, later, num_rows, seq_len_delta, fitting,
+                PAGE_SIZE, TOKEN_GRAIN, WINDOWED,
+            )  # fmt: skip
+
+    if (longest > done) | (bs > abreast):
+        left = tl.where(lanes < abreast, tl.maximum(tiles - done, 0), tiles)
+        if WIDE:
+            left = left.to(tl.int64)
+        total = tl.sum(left, 0)
+        # In its own row a program has (longest - done) / done tiles to go at most, of the list total / programs, and
+        # searching the list takes about as long as one more.
+        alike = (longest - done).to(tl.int64) * abreast <= total + programs
+        if alike & (bs <= abreast):
+            tile = part
+            for _ in range(part + done, tiles_for(last - first, BLOCK), done):
+                tile += done
+                held = held_next
+                held_next = read_tile(ids, first, last, tile + done, PAGE_SIZE, TOKEN_FORM, TOKEN_GRAIN, BLOCK)
+                past += write_tile(
+                    held, cells, first, last, tile, v2p, last_id, PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, BLOCK
+                )
+        else:
+            places = tl.cumsum(left, 0)
+            begin, end = share_of(total)
+            tile = part
+            last = first  # nothing is left of this lane
+            for place in range(begin, end):
+                if tile >= tiles_for(last - first, BLOCK):
+                    lane, tile = lane_of_tile(place, places)
+                    tile += tl.where(lane < abreast, done, 0)
+                    row, first, last, clipped, bad_row = open_lane(
+                        req_rows, seq_lens, starts, lane, True, num_rows, seq_len_delta, fitting,
+                        PAGE_SIZE, TOKEN_GRAIN, WINDOWED,
+                    )  # fmt: skip
+                    ids = request_table + row * request_stride
+                    cells = out + lane.to(tl.int64) * out_stride
+                held = read_tile(ids, first, last, tile, PAGE_SIZE, TOKEN_FORM, TOKEN_GRAIN, BLOCK)
+                past += write_tile(
+                    held, cells, first, last, tile, v2p, last_id, PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, BLOCK
+                )
+                tile += 1
+    if COUNT:
+        count_cells(state, BAD_ID, past)
 
 
 def plan(spec: ReadTableSpec, device: torch.device, options: LaunchOptions) -> PlannedLaunch:
     """Plan a read table: one kernel, one variant."""
-    grid = plan_grid(device, options)
+    grid = plan_grid(device, options, GPU_BLOCK, GPU_SPLIT, GPU_MOST)
+    if spec.fill == "sink":
+        return plan_fill(spec, device, options, grid)
     lost = nowhere(device)
     kernel = Variant(
         read_table_kernel,
-        [
-            torch.int32,
-            spec.row_dtype,
-            spec.length_dtype,
-            spec.length_dtype,
-            spec.index_dtype,
-            spec.out_dtype,
-            torch.int64,
-        ],
-        {
-            "PAGE_SIZE": spec.page_size,
-            "MULTIPLIER": spec.multiplier,
-            "TOKEN_FORM": spec.form == "token",
-            "TOKEN_GRAIN": spec.granularity == "token",
-            "SINK_FILL": spec.fill == "sink",
-            "WINDOWED": spec.windowed,
-            "COUNT": options.count,
-            "BLOCK": grid.block,
-        },
+        pointers(spec),
+        constants(spec, options) | lane_constants(spec.max_bs, spec.max_width, grid.block) | {"BLOCK": grid.block},
         device,
     )
     unit = spec.page_size if spec.granularity == "page" else 1
-    sink_fill = spec.fill == "sink"
 
     def read_table(
         request_table: torch.Tensor,
@@ -180,8 +197,23 @@ def plan(spec: ReadTableSpec, device: torch.device, options: LaunchOptions) -> P
         state: torch.Tensor | None = None,
     ) -> None:
         bs = req_rows.shape[0]
-        rows, width = out.shape
-        programs, shared = grid.rows(bs, spec.max_width)
+        if bs > MOST_LANES:
+            for begin in range(0, bs, MOST_LANES):
+                lanes = slice(begin, begin + MOST_LANES)
+                read_table(
+                    request_table,
+                    req_rows[lanes],
+                    seq_lens[lanes],
+                    v2p,
+                    out=out[begin:],
+                    starts=None if starts is None else starts[lanes],
+                    seq_len_delta=seq_len_delta,
+                    state=state,
+                )
+            return
+        width = out.shape[1]
+        programs, done = grid.rows(bs, width)
+        abreast = programs // done
         kernel(
             programs,
             request_table,
@@ -192,15 +224,15 @@ def plan(spec: ReadTableSpec, device: torch.device, options: LaunchOptions) -> P
             out,
             lost if state is None else state,
             bs,
-            rows if sink_fill else bs,
-            width,
             min(width * unit, table_tokens(spec.form, spec.page_size, request_table)),
             request_table.shape[0],
             request_table.stride(0),
             out.stride(0),
             v2p.shape[0] - 1,
             seq_len_delta,
-            shared,
+            abreast,
+            done,
+            reciprocal_of(abreast),
         )
 
     return PlannedLaunch(read_table, [kernel], device)

@@ -8,7 +8,7 @@ import triton.language as tl
 from pagebind.operation import LaunchOptions
 from pagebind.ops.unbind import UnbindSpec
 
-from pagebind_triton.guards import BAD_FREE, DOUBLE_FREE, HOLE, SINK, TOMBSTONE, count, zeros
+from pagebind_triton.guards import BAD_FREE, DOUBLE_FREE, HOLE, SINK, TOMBSTONE, count, few
 from pagebind_triton.launch import PlannedLaunch, Variant, nowhere, plan_grid
 
 
@@ -48,13 +48,12 @@ def unbind_ids(
 @triton.jit
 def count_frees(
     state: tl.tensor,  # [32], int64; written
-    doubles: tl.tensor,  # [BLOCK], int64
-    bads: tl.tensor,  # [BLOCK], int64
+    doubles: tl.tensor,  # [BLOCK], int32
+    bads: tl.tensor,  # [BLOCK], int32
 ) -> None:
-    """Add a program's faults to their counters, after one sum where there are none."""
-    if tl.sum(doubles + bads, 0) > 0:
-        count(state, DOUBLE_FREE, tl.sum(doubles, 0))
-        count(state, BAD_FREE, tl.sum(bads, 0))
+    """Add a program's faults to their counters."""
+    count(state, DOUBLE_FREE, tl.sum(doubles, 0).to(tl.int64))
+    count(state, BAD_FREE, tl.sum(bads, 0).to(tl.int64))
 
 
 @triton.jit
@@ -72,17 +71,17 @@ def unbind_kernel(
 ) -> None:
     """Unbind every id that is bound."""
     step = tl.num_programs(0).to(tl.int64) * BLOCK
-    doubles = zeros(BLOCK)
-    bads = zeros(BLOCK)
+    doubles = few(BLOCK)
+    bads = few(BLOCK)
     for first in range(tl.program_id(0).to(tl.int64) * BLOCK, n, step):
         lanes = first + tl.arange(0, BLOCK)
         v = tl.load(ids + lanes, mask=lanes < n, other=HOLE).to(tl.int64)
         page, double, bad = unbind_ids(v, v2p, p2v, num_virtual, num_physical, False, BLOCK)
         tl.store(freed + lanes, page.to(freed.dtype.element_ty), mask=lanes < n)
         if COUNT:
-            doubles += double.to(tl.int64)
-            bads += bad.to(tl.int64)
-    if COUNT:
+            doubles += double.to(tl.int32)
+            bads += bad.to(tl.int32)
+    if COUNT and tl.sum(doubles + bads, 0) > 0:
         count_frees(state, doubles, bads)
 
 

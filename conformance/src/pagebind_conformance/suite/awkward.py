@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from pagebind.ops import AllocSpec, CompactSpec, FreeSpec
+from pagebind.ops import COMPACT, AllocSpec, CompactSpec, FreeSpec
 from pagebind.words import Form
 
 from pagebind_conformance import generate
 from pagebind_conformance.oracle import DOWN, FLOAT, UP, Block, Chain, SubPool
 from pagebind_conformance.subject import Subject
+from pagebind_conformance.suite.compact import laid
 from pagebind_conformance.suite.evict import spec as evict_spec
 from pagebind_conformance.suite.extend import pool_of
 from pagebind_conformance.suite.extend import spec as extend_spec
@@ -22,7 +23,8 @@ from pagebind_conformance.suite.release import spec as release_spec
 from pagebind_conformance.suite.translate import spec as translate_spec
 from pagebind_conformance.suite.truncate import spec as truncate_spec
 from pagebind_conformance.trial.alloc import alloc
-from pagebind_conformance.trial.compact import compact
+from pagebind_conformance.trial.call import call
+from pagebind_conformance.trial.compact import compact, compact_case
 from pagebind_conformance.trial.evict import evict
 from pagebind_conformance.trial.extend import extend, extend_and_tell
 from pagebind_conformance.trial.free import free
@@ -220,3 +222,28 @@ def test_ids_that_an_extension_tells_go_to_a_borrower_and_come_back_by_rows(
     cut = truncate_spec(page_size, form=form, **kinds)
     rows, owner, _ = truncate(subject, cut, rows, lanes, lens, [page_size] * 2, owner, capacity=12)
     assert (window.hole_top, window.watermark, owner.hole_top) == (5, 5, 6)
+
+
+@index_dtypes
+@pytest.mark.parametrize("fault", ["hole-twice", "fresh-page-bound"])
+@pytest.mark.extended
+def test_two_pages_that_would_meet_leave_the_tables_inverse(
+    subject: Subject, index_dtype: torch.dtype, fault: str
+) -> None:
+    """Pages 11 to 70: seven of them holes, of which one is twice on the stack; or all live, and page 8 bound below."""
+    twice = fault == "hole-twice"
+    holes = [11, 12, 13, 14, 15, 16, 15] if twice else []
+    pool = laid(range(18 if twice else 11, 71), holes, seat=10)
+    if not twice:
+        v = pool.virtual_stack[0]
+        pool.v2p[v], pool.p2v[8] = 8, v
+    moved = [pool.p2v[p] for p in range(66, 71)]
+    planned = CompactSpec(max_pages=5, index_dtype=index_dtype)
+    arguments = compact_case(subject, planned, pool, 5, fresh=0 if twice else 5)
+    call(subject.plan(COMPACT, planned), COMPACT, arguments)
+    v2p, p2v = (arguments["tables"].parts[name].values() for name in ("v2p", "p2v"))
+    bound = {v: p for v, p in enumerate(v2p) if p > 0}
+    assert bound == {v: p for p, v in enumerate(p2v) if v > 0}
+    assert arguments["sources"].values() == [66, 67, 68, 69, 70]
+    assert arguments["targets"].values() == ([15, 16, 15, 14, 13] if twice else [10, 9, 8, 7, 6])
+    assert sum(v in bound for v in moved) == 4  # of the two that meet, one keeps a page

@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 from pagebind import Operation
-from pagebind.ops import READ_TABLE
+from pagebind.ops import READ_TABLE, REFRESH_TABLE
 
 from pagebind_conformance import generate
 from pagebind_conformance.guarded import Layout
 from pagebind_conformance.subject import Subject
 from pagebind_conformance.suite.read_table import SPECS, identify
+from pagebind_conformance.suite.refreshing import SPECS as REFRESHES
+from pagebind_conformance.suite.refreshing import identify as identify_refresh
 from pagebind_conformance.trial.call import How, call
 from pagebind_conformance.trial.read_table import read_table_case
+from pagebind_conformance.trial.refresh_table import Refreshed
 from pagebind_conformance.trial.sample import CALL_IDS, CALLS, sample, shifted
+from pagebind_conformance.trial.scene import Scene
 
 GROUP = "compiling"
 
@@ -40,6 +44,24 @@ def test_case_13_no_batch_width_or_stride_compiles_after_the_warm_up(subject: Su
                     subject.device, planned, table, list(range(bs)), lens, v2p, width, starts=starts, how=how
                 )
                 call(warm, READ_TABLE, arguments)
+    assert subject.backend.compile_count() == compiled
+
+
+@pytest.mark.parametrize("planned", [REFRESHES[0], REFRESHES[1], REFRESHES[2]], ids=identify_refresh)
+@pytest.mark.extended
+def test_case_13_no_refresh_of_any_width_or_stride_compiles_after_the_warm_up(subject: Subject, planned: Any) -> None:
+    subject.need(REFRESH_TABLE, planned)
+    subject.plan(REFRESH_TABLE, planned).warmup()
+    scene = Scene(subject, planned.page_size, planned.form, rows=17)
+    compiled = subject.backend.compile_count()
+    for bs, width, gap in ((1, 1, 15), (3, 6, 0), (16, 6, 11), (17, 5, 2), (2, 1, 16)):
+        layout = Layout(row_gap=gap, shift=gap % 2)
+        layouts = {"out": layout, "request_table": layout, "seq_lens": layout, "built": Layout(shift=gap % 4)}
+        table = Refreshed(subject, planned, bs + gap % 2, width, How(layouts=layouts))
+        lens = [(7 * b) % 18 for b in range(bs)]
+        for _ in range(3):
+            scene.refresh(table, list(range(bs)), lens, starts=[0] * bs if planned.windowed else None)
+            lens = [n + 1 for n in lens]
     assert subject.backend.compile_count() == compiled
 
 

@@ -26,7 +26,7 @@ every_call = pytest.mark.parametrize(("operation", "variant"), CALLS, ids=CALL_I
 
 WITH_POOL = [
     (operation, variant)
-    for operation in (ops.ALLOC, ops.FREE, ops.EXTEND, ops.TRUNCATE, ops.RELEASE, ops.EVICT, ops.COMPACT)
+    for operation in (ops.ALLOC, ops.FREE, ops.EXTEND, ops.ADVANCE, ops.TRUNCATE, ops.RELEASE, ops.EVICT, ops.COMPACT)
     for variant in ("", *VARIANTS.get(operation.name, {}))
 ]
 
@@ -37,10 +37,12 @@ WITH_FEATURES: list[tuple[Operation[Any, Any], dict[str, Any]]] = [
     (ops.ALLOC, {"borrowed": True}),
     (ops.FREE, {"borrowed": True}),
     (ops.EXTEND, {"emits": True}),
+    (ops.ADVANCE, {"emits": True, "appends": True}),
     (ops.TRUNCATE, {}),
     (ops.RELEASE, {}),
     (ops.EVICT, {}),
     (ops.COMPACT, {}),
+    (ops.REFRESH_TABLE, {"borrowed": True}),
 ]
 """Operations whose specs ask for features, with what asks for the most."""
 
@@ -113,7 +115,7 @@ def flawed(operation: Operation[Any, Any], arguments: Call) -> Iterator[tuple[st
                     yield f"{flaw} of {name}", arguments | {name: view}
 
 
-NO_FLAW = {(name, "width") for name in ("extend", "truncate", "release", "assign", "evict")}
+NO_FLAW = {(name, "width") for name in ("extend", "advance", "truncate", "release", "assign", "evict")}
 """Rows too narrow for a call's lengths are clipped, not refused, by these."""
 
 
@@ -138,7 +140,7 @@ def test_a_batch_larger_than_planned_is_refused_and_changes_nothing(
     spec, arguments = sample(operation, subject.device)
     sizes = {"max_bs", "max_items", "max_width", "max_tokens", "max_pages", "num_virtual", "num_physical"}
     for field in sizes & set(vars(spec)):
-        if field == "num_physical" and operation.name not in ("extend",):
+        if field == "num_physical" and operation.name not in ("extend", "advance"):
             continue
         small = replace(spec, **{field: 2})
         planned = plan_with(subject.backend, operation, small, subject.device, "count", subject.options)
@@ -261,6 +263,8 @@ def test_a_state_block_of_garbage_touches_no_other_memory(
     written |= {"token_ids", "new_ids", "new_pages"}
     if operation is ops.FREE or (operation is ops.ALLOC and spec.borrowed):
         written -= {"ids"}
+    if operation is ops.ADVANCE:
+        written |= {"seq_lens", "table"}
     if operation is ops.EVICT:
         written -= {"request_table"}
     allowed: dict[str, Any] = {part: Unspecified(lambda got: None) for part in written}

@@ -11,15 +11,27 @@ import pytest
 import torch
 from pagebind import LaunchOptions, Operation, ops
 from pagebind.errors import CaptureError
+from pagebind.ops.refresh_table import new_built
+from pagebind.ops.touch import new_versions
 from pagebind.plan import plan_with
+from pagebind.words import EPOCH
 
 from pagebind_conformance import generate, oracle
 from pagebind_conformance.guarded import POISON, Guarded
 from pagebind_conformance.subject import Subject
+from pagebind_conformance.suite.advance import SPECS as ADVANCES
+from pagebind_conformance.suite.advance import STEPS, first_step
+from pagebind_conformance.suite.advance import identify as identify_advance
 from pagebind_conformance.suite.read_table import SPECS, identify
+from pagebind_conformance.suite.refreshing import SPECS as REFRESHES
+from pagebind_conformance.suite.refreshing import identify as identify_refresh
+from pagebind_conformance.trial.advance import expected_of
 from pagebind_conformance.trial.call import GuardedPool, call, compare
 from pagebind_conformance.trial.read_table import read_table_case
+from pagebind_conformance.trial.refresh_table import expected_of as refreshed_of
+from pagebind_conformance.trial.refresh_table import rewrite
 from pagebind_conformance.trial.sample import CALL_IDS, CALLS, same, sample
+from pagebind_conformance.trial.scene import Scene
 
 GROUP = "graphs"
 CUDA: Any = torch.cuda  # parts of it have no types
@@ -142,6 +154,125 @@ def test_a_graph_of_allocations_tables_and_frees_takes_positions_from_the_device
         assert out.values() == shown
         assert some.values() == freed
         compare({"tables": pool}, pool.expected(before, model, {**took, **gave}, pushes=True))
+
+
+@pytest.mark.parametrize("place", [None, 1, 2], ids=["alone", "float", "down"])
+@pytest.mark.parametrize("planned", ADVANCES, ids=identify_advance)
+@pytest.mark.extended
+def test_a_step_captured_once_replays_step_after_step(subject: Subject, planned: Any, place: int | None) -> None:
+    subject.need_mode("gpu", what="graph replay")
+    model, arguments = first_step(subject, planned, 8, place)
+    graph = capture(subject, (subject.plan(ops.ADVANCE, planned), ops.ADVANCE, arguments))
+    compare(arguments)  # a capture runs nothing
+    for _ in range(STEPS):
+        after, expected = expected_of(planned, arguments, model)
+        graph.replay()
+        torch.cuda.synchronize(subject.device)
+        compare(arguments, expected)
+        model = after.pool
+
+
+@pytest.mark.parametrize("planned", REFRESHES, ids=identify_refresh)
+@pytest.mark.extended
+def test_a_refresh_captured_once_follows_whatever_moves_on_the_device(subject: Subject, planned: Any) -> None:
+    subject.need_mode("gpu", what="graph replay")
+    subject.need(ops.TOUCH)
+    subject.need(ops.REFRESH_TABLE, planned)
+    rng, device = Random(3), subject.device
+    scene = Scene(subject, planned.page_size, planned.form, rows=6, pages=12)
+    tokens = 12 * planned.page_size
+    kinds: dict[str, Any] = {"row_dtype": planned.row_dtype, "length_dtype": planned.length_dtype}
+    touches, warm = subject.plan(ops.TOUCH, ops.TouchSpec(max_bs=8, **kinds)), subject.plan(ops.REFRESH_TABLE, planned)
+
+    def placed() -> tuple[dict[str, Any], dict[str, Any]]:
+        table = scene.table(planned, 8)
+        refreshed = table.arguments(
+            scene.request_table, [0] * 7, [1] * 7, scene.v2p, scene.versions,
+            first=scene.first if planned.borrowed else None, starts=[0] * 7 if planned.windowed else None,
+        )  # fmt: skip
+        touched = {"versions": refreshed["versions"], "state": None}
+        touched["req_rows"] = Guarded([-1, -1], planned.row_dtype, device)
+        touched["tokens"] = Guarded([0, 0], planned.length_dtype, device)
+        return touched, refreshed
+
+    (touched, replayed), (touched_now, eager) = placed(), placed()
+    graph = capture(subject, (touches, ops.TOUCH, touched), (warm, ops.REFRESH_TABLE, replayed))
+    compare(replayed)  # a capture runs nothing
+    lens, rows = [rng.randint(0, tokens) for _ in range(6)], [3, 1, -1, 0, 2, 5, 4]
+    for step in range(24):
+        r, page = rng.randrange(6), rng.randrange(12)
+        told = [-1, -1]
+        if step % 3 == 1:
+            scene.write(r, page, rng.randint(1, len(scene.v2p) - 2))
+            told = [r, r] if step % 2 else [r, -1]
+        if step % 7 == 6:
+            scene.move(r, page)
+            scene.epoch += 1
+        if step % 5 == 4:
+            rows = rng.sample(rows, 7)
+            scene.first[r] = page
+        lens = [min(n + 1, tokens) if rng.random() < 0.9 else rng.randint(0, tokens) for n in lens]
+        words = replayed["state"].before_values()
+        words[EPOCH] = scene.epoch
+        now = {"request_table": scene.request_table, "req_rows": rows, "v2p": scene.v2p, "state": words}
+        now |= {"seq_lens": [lens[lane] if lane >= 0 else 4 for lane in rows]}
+        if planned.borrowed:
+            now["first"] = scene.first
+        if planned.windowed:
+            now["starts"] = [max(lens[lane] - 3 * planned.page_size, 0) if lane >= 0 else 0 for lane in rows]
+        for one, other in ((touched, replayed), (touched_now, eager)):
+            rewrite(one["req_rows"], told)
+            rewrite(one["tokens"], [page * planned.page_size] * 2)
+            for name, values in now.items():
+                rewrite(other[name], values)
+            rewrite(other["out"], [[POISON[planned.out_dtype]] * len(row) for row in other["out"].before_values()])
+        versions, _ = oracle.touch(touched["versions"].before_values(), told, [page * planned.page_size] * 2)
+        after, _ = refreshed_of(planned, replayed | {"versions": Guarded(versions, torch.int32, device)})
+        graph.replay()
+        call(touches, ops.TOUCH, touched_now)
+        call(warm, ops.REFRESH_TABLE, eager)
+        torch.cuda.synchronize(device)
+        assert same(replayed, eager) is None, f"replay {step}"
+        for one, other in ((touched, replayed), (touched_now, eager)):
+            compare(one | other, after | {"versions": versions})
+
+
+@pytest.mark.extended
+def test_a_steady_refresh_costs_the_same_at_a_million_columns(subject: Subject) -> None:
+    subject.need_mode("gpu", what="graph replay")
+    bs, width, num = 16, 1_048_576, 70_000
+    device = subject.device
+    spec = ops.RefreshTableSpec(max_bs=bs, max_width=width, page_size=1, num_physical=num)
+    subject.need(ops.REFRESH_TABLE, spec)
+    random = torch.Generator(device).manual_seed(6)
+    v2p = torch.full((num + 1,), -1, dtype=torch.int32, device=device)
+    v2p[1:num] = (torch.randperm(num - 1, generator=random, device=device) + 1).int()
+    v2p[0] = 0
+    table = torch.randint(0, num, (bs, width), generator=random, device=device, dtype=torch.int32)
+    rows = torch.arange(bs - 1, -1, -1, dtype=torch.int32, device=device)
+    lens = torch.ones(bs, dtype=torch.int32, device=device)
+    out = torch.full((bs + 1, width), POISON[torch.int32], dtype=torch.int32, device=device)
+    state = torch.zeros(32, dtype=torch.int64, device=device)
+    built, versions = new_built(bs + 1, width, device), new_versions(bs, device)
+    planned = subject.plan(ops.REFRESH_TABLE, spec)
+    planned.warmup()
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize(device)
+    with torch.cuda.graph(graph):
+        planned(table, rows, lens, v2p, out=out, built=built, versions=versions, state=state)
+    took: dict[int, float] = {}
+    expected = torch.full_like(out, POISON[torch.int32])
+    for n in (1, 1000, 1001, width - 1, width, 65_537, 65_538):
+        if n == 65_538:
+            table[bs - 1, 60_000:] = table[bs - 1, 60_000:].flip(0)
+            versions[bs - 1, 0], versions[bs - 1, 1] = 1, 60_000
+        lens.fill_(n)
+        graph.replay()
+        expected[:bs, :n] = v2p[table.flip(0)[:, :n].long()]
+        assert torch.equal(out, expected), f"length {n}"
+        took[n] = _time(graph)
+    assert not state.any()
+    assert took[width] < 1.5 * took[1] + 1, f"a steady refresh takes {took[1]:.1f} us, then {took[width]:.1f}"
 
 
 def test_case_06_a_table_captured_at_length_1_covers_a_million_columns_later(subject: Subject) -> None:

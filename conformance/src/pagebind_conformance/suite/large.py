@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 import torch
 from pagebind import ops
+from pagebind.ops.refresh_table import new_built
+from pagebind.ops.touch import new_versions
 from pagebind.words import HOLE_TOP, WATERMARK, Fill, Form, new_tables
 
 from pagebind_conformance import generate
@@ -22,7 +25,9 @@ from pagebind_conformance.trial.extend import extend
 from pagebind_conformance.trial.free import free
 from pagebind_conformance.trial.read_stream import read_stream
 from pagebind_conformance.trial.read_table import read_table
+from pagebind_conformance.trial.refresh_table import Refreshed
 from pagebind_conformance.trial.release import release
+from pagebind_conformance.trial.touch import touch
 from pagebind_conformance.trial.translate import translate
 from pagebind_conformance.trial.truncate import truncate
 from pagebind_conformance.trial.unbind import unbind
@@ -43,6 +48,42 @@ def test_a_table_of_more_than_65535_lanes(subject: Subject, fill: Fill) -> None:
     rows = [rng.randrange(-1, 1001) for _ in range(MANY)]
     lens = [rng.randrange(-1, 6) for _ in range(MANY)]
     read_table(subject, spec, table, rows, lens, v2p, width=2, rows=MANY + 1)
+
+
+@pytest.mark.extended
+def test_a_table_of_more_than_65535_lanes_is_refreshed(subject: Subject) -> None:
+    subject.need_mode("gpu", "cpu", what="a batch over 65,535")
+    rng = Random(9)
+    v2p, _ = generate.page_tables(rng, 400, 512, 390)
+    rows_held = 66_000
+    table = generate.request_table(rng, rows_held, 4, 2, "token", range(1, 400))
+    spec = ops.RefreshTableSpec(max_bs=MANY, max_width=2, page_size=2, num_physical=512, fill="sink")
+    subject.need(ops.REFRESH_TABLE, spec)
+    refreshed = Refreshed(subject, spec, MANY + 1, 2)
+    versions = [[0, 0] for _ in range(rows_held)]
+    rows = rng.sample(range(-1, rows_held + 1), MANY)
+    lens = [rng.randrange(-1, 4) for _ in range(MANY)]
+    refreshed.refresh(table, rows, lens, v2p, versions)
+    lens = [n + 1 for n in lens]
+    told = rng.sample(range(rows_held), 500)
+    for r in told:
+        table[r][2:] = [6, 7]
+    versions = touch(replace(subject, composed=True), ops.TouchSpec(max_bs=500), versions, told, [2] * 500)
+    rows[7], rows[65_590] = rows[65_590], rows[7]
+    refreshed.refresh(table, rows[:-3], lens[:-3], v2p, versions)
+
+
+@pytest.mark.extended
+def test_more_than_65535_rows_are_touched(subject: Subject) -> None:
+    subject.need_mode("gpu", "cpu", what="a batch over 65,535")
+    subject.need(ops.TOUCH)
+    rng = Random(10)
+    rows = [rng.randrange(-1, MANY) for _ in range(MANY)]
+    versions = [[rng.choice([0, 2**31 - 1]), 0] for _ in range(MANY - 5)]
+    planned = ops.TouchSpec(max_bs=MANY)
+    touch(subject, planned, versions, rng.sample(range(-1, MANY), MANY), list(range(MANY)))
+    touch(subject, planned, versions[:99], [r if r < 99 else -1 for r in rows], list(range(MANY)))
+    touch(subject, planned, versions[:3], [1] * MANY, [5] * MANY)
 
 
 @pytest.mark.extended
@@ -181,6 +222,42 @@ def test_a_table_a_million_columns_wide(subject: Subject, form: Form) -> None:
     assert torch.equal(out.cpu(), expected)
 
 
+@pytest.mark.parametrize("form", ["token", "page"])
+@pytest.mark.extended
+def test_a_table_a_million_columns_wide_is_refreshed(subject: Subject, form: Form) -> None:
+    subject.need_mode("gpu", "cpu", what="a million columns")
+    bs, num, device = 3, 5000, subject.device
+    spec = ops.RefreshTableSpec(max_bs=4, max_width=STRIDE, page_size=1, num_physical=num, form=form, fill="sink")
+    subject.need(ops.REFRESH_TABLE, spec)
+    random = torch.Generator().manual_seed(8)
+    v2p = torch.full((num + 1,), -1, dtype=torch.int32)
+    v2p[1:num] = (torch.randperm(num - 1, generator=random) + 1).int()
+    v2p[0] = 0
+    table = torch.randint(0, num, (bs, STRIDE), generator=random, dtype=torch.int32)
+    built, versions = new_built(bs + 1, STRIDE, device), new_versions(bs, device)
+    out = torch.full((bs + 1, STRIDE), POISON[torch.int32], dtype=torch.int32, device=device)
+    rows, state = torch.arange(bs, dtype=torch.int32, device=device), torch.zeros(32, dtype=torch.int64, device=device)
+    planned, held, expected = subject.plan(ops.REFRESH_TABLE, spec), table.to(device), torch.zeros_like(out).cpu()
+    for lens, changed in (
+        ([STRIDE - 1, 1, STRIDE - 2], None),
+        ([STRIDE, 2, STRIDE - 1], None),
+        ([STRIDE, 3, 5], 700_001),
+        ([9, STRIDE, STRIDE - 3], 3),
+    ):
+        if changed is not None:
+            table[0, changed:] = (table[0, changed:] + 1) % num
+            held.copy_(table)
+            versions[0, 0] += 1
+            versions[0, 1] = changed
+        lengths = torch.tensor(lens, dtype=torch.int32, device=device)
+        planned(held, rows, lengths, v2p.to(device), out=out, built=built, versions=versions, state=state)
+        for b in range(bs):
+            expected[b] = 0
+            expected[b, : lens[b]] = v2p[table[b, : lens[b]].long()]
+        assert torch.equal(out.cpu(), expected), f"lengths {lens}"
+    assert not state.any()
+
+
 def test_case_10_rows_beyond_2_to_31_elements_land_where_they_belong(subject: Subject) -> None:
     subject.need_mode("gpu", "cpu", what="two buffers of 8.6 GB, on the CPU untouched but for a few cells,")
     device = subject.device
@@ -202,6 +279,16 @@ def test_case_10_rows_beyond_2_to_31_elements_land_where_they_belong(subject: Su
     expected = torch.full((ROWS, 8), POISON[torch.int32], dtype=torch.int32, device=device)
     expected[:, :5] = v2p[ids.flip(0)[:, :5].long()]
     assert torch.equal(shown, expected)
+
+    if ops.REFRESH_TABLE.name in subject.backend.planners:
+        words = {"built": new_built(ROWS, 8, device), "versions": new_versions(ROWS, device)}
+        refreshed = ops.RefreshTableSpec(max_bs=ROWS, max_width=8, page_size=1, num_physical=501)
+        state = torch.zeros(32, dtype=torch.int64, device=device)
+        refresh = subject.plan(ops.REFRESH_TABLE, refreshed)
+        shown.fill_(POISON[torch.int32])
+        for n in (3, 5):
+            refresh(table, rows, lens.fill_(n), v2p, out=shown, state=state, **words)
+        assert torch.equal(shown, expected)
 
     shown.fill_(POISON[torch.int32])
     translated = ops.TranslateSpec(max_items=ROWS * 8, page_size=1, num_physical=501)

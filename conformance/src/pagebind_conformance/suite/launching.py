@@ -23,7 +23,7 @@ GROUP = "launching"
 CUDA: Any = torch.cuda  # parts of it have no types
 STALL = 400_000_000  # cycles, some 0.2 s: far above what a launch takes
 
-MOST_LAUNCHES = {"alloc": 1, "free": 1, "compact": 2}
+MOST_LAUNCHES = {"advance": 1, "alloc": 1, "free": 1, "compact": 2, "refresh_table": 1, "touch": 1}
 """Launches of a call that every variant of an operation has to do with."""
 
 every_call = pytest.mark.parametrize(("operation", "variant"), CALLS, ids=CALL_IDS)

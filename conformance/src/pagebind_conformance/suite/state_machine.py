@@ -16,11 +16,13 @@ from pagebind_conformance import generate, oracle
 from pagebind_conformance.guarded import Guarded
 from pagebind_conformance.oracle import SubPool
 from pagebind_conformance.subject import Subject
+from pagebind_conformance.trial.advance import advance
 from pagebind_conformance.trial.alloc import alloc
 from pagebind_conformance.trial.assign import assign
 from pagebind_conformance.trial.call import GuardedPool, hold
 from pagebind_conformance.trial.compact import compact
 from pagebind_conformance.trial.extend import extend
+from pagebind_conformance.trial.follow import Follower
 from pagebind_conformance.trial.free import free
 from pagebind_conformance.trial.release import release
 from pagebind_conformance.trial.truncate import truncate
@@ -49,16 +51,21 @@ class Tables(RuleBasedStateMachine):
             "extend": ops.ExtendSpec(
                 **sizes, max_tokens=256, num_virtual=NUM_VIRTUAL, num_physical=NUM_PHYSICAL, multiplier=3
             ),
+            "advance": ops.AdvanceSpec(**sizes, num_virtual=NUM_VIRTUAL, num_physical=NUM_PHYSICAL, multiplier=3),
             "truncate": ops.TruncateSpec(**sizes, max_pages=64),
             "release": ops.ReleaseSpec(**sizes, max_pages=64, shared=True),
             "assign": ops.AssignSpec(max_bs=ROWS, max_items=256),
             "compact": ops.CompactSpec(max_pages=64, page_bytes=16),
             "read_table": ops.ReadTableSpec(**sizes, max_width=64, num_physical=NUM_PHYSICAL, fill="sink"),
+            "refresh_table": ops.RefreshTableSpec(
+                **sizes, max_width=64, num_physical=NUM_PHYSICAL, multiplier=3, fill="prefix" if down else "sink"
+            ),
         }
         self.bound: dict[int, int] = {}
         self.adrift: tuple[list[int], list[int]] = ([], [])  # ids and pages unbound by hand, on no stack
         self.lens = [0] * ROWS
         self.shared = [0] * ROWS  # tokens at the head of a row that another row owns
+        self.changed: dict[int, int] = {}  # row -> token from which on the last step rewrote it
 
     @initialize(seed=SEEDS)
     def begin(self, seed: int) -> None:
@@ -71,7 +78,9 @@ class Tables(RuleBasedStateMachine):
             self.pool = generate.member(Random(seed), blocks, 1, total, NUM_VIRTUAL, 0)
         device = self.subject.device
         self.placed = GuardedPool(self.pool, torch.int32, device)
-        self.rows = Guarded([[-1] * CELLS for _ in range(ROWS)], torch.int32, device)
+        cells = self.tokens() if self.form == "token" else self.tokens() // self.ps
+        self.rows = Guarded([[-1] * cells for _ in range(ROWS)], torch.int32, device)
+        self.follower = Follower(self.subject, self.specs["refresh_table"], ROWS, self.tokens() // self.ps)
 
     @rule(n=COUNTS)
     def take(self, n: int) -> None:
@@ -162,6 +171,21 @@ class Tables(RuleBasedStateMachine):
                     self.bound[v] = self.pool.v2p[v]
             self.lens[r] += n
 
+    @rule(seed=SEEDS)
+    def step(self, seed: int) -> None:
+        """Give the rows whose last page is still theirs a token more; one that finds no page asks again later."""
+        lanes = [r for r in range(ROWS) if self.lens[r] % self.ps == 0 or self.last_page(r) in self.bound]
+        Random(seed).shuffle(lanes)
+        after = advance(
+            self.subject, self.specs["advance"], self.rows, lanes, [self.lens[r] for r in lanes], self.pool,
+            placed=self.placed,
+        )  # fmt: skip
+        self.pool = after.pool
+        for r, n in zip(lanes, after.seq_lens, strict=True):
+            for v in self.pages(r, self.lens[r], n):
+                self.bound[v] = self.pool.v2p[v]
+            self.lens[r] = n
+
     @rule(r=st.integers(0, ROWS - 1), keep=st.integers(0, CELLS), capacity=st.sampled_from([64, 64, 2]))
     def cut(self, r: int, keep: int, capacity: int) -> None:
         """Give back the tail of a row, but nothing another row owns; a small capacity may cut the cut short."""
@@ -171,6 +195,7 @@ class Tables(RuleBasedStateMachine):
             capacity=capacity, placed=self.placed,
         )  # fmt: skip
         self.forget(freed)
+        self.changed[r] = keep
         kept = -(-keep // self.ps) + capacity
         if kept < -(-self.lens[r] // self.ps):  # what had no room stays; the row begins anew behind a release
             self.leave(r)
@@ -185,6 +210,7 @@ class Tables(RuleBasedStateMachine):
             capacity=64, starts=[self.shared[r]], placed=self.placed,
         )  # fmt: skip
         self.forget(freed)
+        self.changed[r] = 0
         self.lens[r] = self.shared[r] = 0
 
     @rule(r=st.integers(0, ROWS - 1), other=st.integers(0, ROWS - 1), pages=st.integers(1, 4))
@@ -196,6 +222,7 @@ class Tables(RuleBasedStateMachine):
         unit = 1 if self.form == "token" else self.ps
         ids = self.rows.before_values()[other][: tokens // unit]
         assign(self.subject, self.specs["assign"], self.rows, [r], ids, [0, len(ids)])
+        self.changed[r] = 0
         self.lens[r] = self.shared[r] = tokens
 
     @rule()
@@ -230,6 +257,15 @@ class Tables(RuleBasedStateMachine):
         free_ids, free_pages = parts["virtual_stack"][:top], parts["hole_stack"][:holes]
         assert sorted([*free_ids, *self.bound, *self.adrift[0]]) == list(range(1, NUM_VIRTUAL))
         assert sorted([*free_pages, *self.bound.values(), *self.adrift[1]]) == list(range(seat + 1, seat + span + 1))
+
+    @invariant()
+    def a_table_that_is_refreshed_is_as_one_built_anew(self) -> None:
+        """Tell what the step changed, and refresh the table."""
+        if not hasattr(self, "placed"):
+            return
+        pages = [[self.bound.get(v, 0) for v in self.pages(r, 0, self.lens[r])] for r in range(ROWS)]
+        self.follower.follow(self.rows, self.lens, pages, self.pool, self.placed, self.changed)
+        self.changed = {}
 
     def forget(self, freed: list[int]) -> None:
         """Take the pages a call gave back out of the dictionary."""

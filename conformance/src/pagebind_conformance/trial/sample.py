@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 from pagebind import Operation, ops
-from pagebind.words import STATE_WORDS
+from pagebind.words import STATE_WORDS, Form
 
 from pagebind_conformance import generate
 from pagebind_conformance.guarded import Guarded, Layout
@@ -183,6 +183,31 @@ def _extend_emits(device: torch.device, bs: int) -> tuple[Any, Call]:
     return replace(spec, emits=True), call
 
 
+def _advance(device: torch.device, bs: int, place: int | None = None) -> tuple[Any, Call]:
+    batch, pool = _batch(device, bs, place=place)
+    return ops.AdvanceSpec(**LIMITS, num_virtual=NUM, num_physical=NUM), {
+        **batch,
+        "seq_lens": _cells(device, *_lens(bs)),
+        "tables": pool,
+        "slots": Guarded.poisoned((bs,), torch.int32, device),
+        "pages": None,
+    }
+
+
+def _advance_emits(device: torch.device, bs: int) -> tuple[Any, Call]:
+    spec, call = _advance(device, bs, place=1)
+    for name in ("token_ids", "new_ids", "new_pages"):
+        call[name] = Guarded.poisoned((bs,), torch.int32, device)
+    return replace(spec, emits=True), call
+
+
+def _advance_appends(device: torch.device, bs: int, granularity: Form = "page") -> tuple[Any, Call]:
+    spec, call = _advance(device, bs)
+    width = 6 if granularity == "page" else CELLS
+    call["table"] = Guarded.poisoned((bs, width), torch.int32, device)
+    return replace(spec, appends=True, granularity=granularity), call
+
+
 def _truncate(device: torch.device, bs: int) -> tuple[Any, Call]:
     batch, pool = _batch(device, bs)
     return ops.TruncateSpec(**LIMITS, max_pages=64), {
@@ -217,6 +242,38 @@ def _evict(device: torch.device, bs: int, part: Literal["head", "tail", "row"] =
         "first": _cells(device, *[r % 2 for r in range(ROWS)]),
         "freed": Guarded.poisoned((3 * bs,), torch.int32, device),
         "pages": None,
+    }
+
+
+def _touch(device: torch.device, bs: int) -> tuple[Any, Call]:
+    batch, _ = _batch(device, bs)
+    return ops.TouchSpec(max_bs=16), {
+        "versions": _cells(device, *[[5 * r, 2] for r in range(ROWS)]),
+        "req_rows": batch["req_rows"],
+        "tokens": _cells(device, *_lens(bs)),
+        "state": _state(device),
+    }
+
+
+def _refresh_table(device: torch.device, bs: int, form: Form = "token", **asked: Any) -> tuple[Any, Call]:
+    """Every second row is one version ahead of what was built, and lanes have columns to keep and to write."""
+    batch, pool = _batch(device, bs, form)
+    cells = {"token": CELLS, "page": CELLS // PAGE_SIZE}
+    width = cells[asked.get("granularity", "page")]
+    rows = batch["req_rows"].before_values()
+    built = [[r, 0, 0, b % 2, 2 + b % 2, 0, 0, 0] for b, r in enumerate(rows)]
+    spec = ops.RefreshTableSpec(**LIMITS, max_width=width, num_physical=NUM, form=form, **asked)
+    return spec, {
+        **batch,
+        "seq_lens": _cells(device, *_lens(bs)),
+        "v2p": pool.parts["v2p"],
+        "out": Guarded.poisoned((bs + 1, width), torch.int32, device),
+        "built": _cells(device, *built, [-1, 0, 0, 0, width, 0, 0, 0]),
+        "versions": _cells(device, *[[r % 2, 5] for r in range(ROWS)]),
+        "state": _state(device),
+        "first": _cells(device, *[r % 3 for r in range(ROWS)]) if spec.borrowed else None,
+        "starts": _cells(device, *[b % 6 for b in range(bs)]) if spec.windowed else None,
+        "seq_len_delta": 1,
     }
 
 
@@ -262,11 +319,14 @@ SAMPLES: dict[str, Callable[[torch.device, int], tuple[Any, Call]]] = {
     "alloc": _alloc,
     "free": _free,
     "extend": _extend,
+    "advance": _advance,
     "truncate": _truncate,
     "assign": _assign,
     "release": _release,
     "evict": _evict,
     "compact": _compact,
+    "touch": _touch,
+    "refresh_table": _refresh_table,
 }
 
 VARIANTS: dict[str, dict[str, Callable[[torch.device, int], tuple[Any, Call]]]] = {
@@ -277,9 +337,19 @@ VARIANTS: dict[str, dict[str, Callable[[torch.device, int], tuple[Any, Call]]]] 
         "borrowed": _alloc_borrowed,
     },
     "free": {"borrowed": partial(_free, borrowed=True)},
+    "advance": {
+        "down": partial(_advance, place=2),
+        "emits": _advance_emits,
+        "append": _advance_appends,
+        "append-token": partial(_advance_appends, granularity="token"),
+    },
     "extend": {"down": partial(_extend, place=2), "emits": _extend_emits},
     "evict": {"tail": partial(_evict, part="tail"), "row": partial(_evict, part="row")},
     "compact": {"low": _compact_low, "fresh": _compact_fresh},
+    "refresh_table": {
+        "sink": partial(_refresh_table, fill="sink", windowed=True),
+        "borrowed": partial(_refresh_table, form="page", granularity="token", borrowed=True),
+    },
 }
 """What a backend may plan or compile apart from the plain call of an operation, by its name."""
 
@@ -288,13 +358,16 @@ CALLS = [
 ]
 """Every operation with each of its variants."""
 
+DENSE = ("built", "versions")
+"""Arguments whose rows lie one behind the other, as their contract asks."""
+
 CALL_IDS = [f"{operation.name}-{variant}" if variant else operation.name for operation, variant in CALLS]
 
 
 def shifted(arguments: Call, shift: int, row_gap: int = 0) -> Call:
     """Return the same call with every tensor at another alignment, and rows further apart."""
 
-    def again(tensor: Guarded) -> Guarded:
+    def again(tensor: Guarded, row_gap: int = row_gap) -> Guarded:
         cells = tensor.before.as_strided(*tensor.geometry)
         unit = 16 if cells.dtype is torch.uint8 else 1  # bytes of pages stay aligned to 16, as their contract asks
         # The state blocks of a chain lie one behind the other, as their contract asks too.
@@ -307,7 +380,8 @@ def shifted(arguments: Call, shift: int, row_gap: int = 0) -> Call:
         if isinstance(value, GuardedPool):
             moved[name] = value.again(again)
         else:
-            moved[name] = again(value) if isinstance(value, Guarded) else value
+            gap = 0 if name in DENSE else row_gap
+            moved[name] = again(value, gap) if isinstance(value, Guarded) else value
     return moved
 
 

@@ -43,7 +43,8 @@ class LaunchOptions:
 class Launch(Protocol):
     """What a backend's planner returns: the operation's call, which only launches, and its warm-up.
 
-    A launch trusts the dtypes, shapes, strides and devices of its tensors, and nothing that is in them.
+    A launch trusts the dtypes, shapes, strides and devices of its tensors, and nothing that is in them. It goes by
+    these, by addresses and by its other arguments alone: calls where all of them are equal launch the same.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
@@ -51,6 +52,19 @@ class Launch(Protocol):
 
     def warmup(self) -> None:
         """Compile every variant a later call of this plan can need."""
+
+
+class RepeatableLaunch(Launch, Protocol):
+    """A launch that can make its repetition ready. No backend has to: others are called with the arguments again."""
+
+    def repeatable(self, *args: Any, **kwargs: Any) -> Callable[[], None] | None:
+        """Launch, and return what launches the same again; None where this call has no shorter way.
+
+        What is returned gets called any number of times, for calls whose tensors have the same addresses, dtypes,
+        shapes, strides and devices, and whose other arguments are equal: by any host thread, by several at once, inside
+        captures and outside, with whatever device and stream are current then. It launches on the stream that is
+        current then, and holds no tensor of the call.
+        """
 
 
 Planner = Callable[[Any, torch.device, LaunchOptions], Launch]
@@ -108,6 +122,8 @@ class NoWarmup:
 
 def need_count(name: str, value: int, least: int, most: int = INT64_MAX) -> None:
     """Refuse a count of a spec that is no int or lies outside `[least, most]`."""
+    if type(value) is int and least <= value <= most:
+        return
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidArgument(f"{name} is {value!r}; it must be an int")
     if not least <= value <= most:
@@ -154,9 +170,9 @@ def need_tensor(name: str, value: torch.Tensor, dtype: torch.dtype, ndim: int, d
     if (
         isinstance(value, torch.Tensor)
         and value.dtype is dtype
-        and value.dim() == ndim
         and value.device == device
-        and (value.stride(-1) == 1 or value.shape[-1] <= 1)
+        and len(strides := value.stride()) == ndim  # `stride(-1)` alone takes three times as long
+        and (strides[-1] == 1 or value.shape[-1] <= 1)
     ):
         return
     if not isinstance(value, torch.Tensor):
@@ -222,15 +238,26 @@ def need_tables(tables: PageTables, dtype: torch.dtype, device: torch.device) ->
     """Refuse tables of a sub-pool whose dtypes, shapes or devices do not belong together."""
     if not isinstance(tables, PageTables):
         raise InvalidArgument(f"tables is a {type(tables).__name__}; it must be a PageTables")
-    need_page_table("v2p", tables.v2p, dtype, device)
-    need_page_table("p2v", tables.p2v, dtype, device)
-    need_tensor("virtual_stack", tables.virtual_stack, dtype, 1, device)
-    need_length("virtual_stack", tables.virtual_stack, tables.v2p.shape[0] - 1, "num_virtual")
-    need_tensor("hole_stack", tables.hole_stack, dtype, 1, device)
-    need_length("hole_stack", tables.hole_stack, tables.p2v.shape[0] - 1, "num_physical")
-    if tables.state is None:
+    v2p, p2v, virtual_stack, hole_stack, state, _, _ = tables
+    for table in (v2p, p2v, virtual_stack, hole_stack):
+        if (
+            not isinstance(table, torch.Tensor)
+            or table.dtype is not dtype
+            or table.device != device
+            or table.stride() != (1,)
+        ):
+            for name in ("v2p", "p2v", "virtual_stack", "hole_stack"):
+                need_tensor(name, getattr(tables, name), dtype, 1, device)
+            break
+    (virtual_rows,), (physical_rows,) = v2p.shape, p2v.shape
+    if min(virtual_rows, physical_rows) < 2:
+        need_page_table("v2p", v2p, dtype, device)
+        need_page_table("p2v", p2v, dtype, device)
+    need_length("virtual_stack", virtual_stack, virtual_rows - 1, "num_virtual")
+    need_length("hole_stack", hole_stack, physical_rows - 1, "num_physical")
+    if state is None:
         raise InvalidArgument("tables.state is None; these operations take their positions from the state block")
-    need_state(tables.state, device)
+    need_state(state, device)
     if tables.chain is None:
         return
     need_tensor("tables.chain", tables.chain, torch.int64, 2, device)

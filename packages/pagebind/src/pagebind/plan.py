@@ -1,4 +1,7 @@
-"""plan: decide all that can be decided, and return a call that only checks its arguments and launches."""
+"""plan: decide all that can be decided, and return a call that only checks its arguments and launches.
+
+A call like an earlier one is not even checked: `pagebind.repeat` says what that is, and how it is recognised.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from pagebind.config import resolve
 from pagebind.errors import CaptureError, FaultError, InvalidArgument, Unsupported
 from pagebind.operation import Checks, Launch, LaunchOptions, Operation
 from pagebind.registry import settle
+from pagebind.repeat import Memory, Seen, with_arguments
 from pagebind.words import read_counters
 
 SpecT = TypeVar("SpecT")
@@ -19,9 +23,22 @@ CallT = TypeVar("CallT")
 
 
 class Planned:
-    """A planned call: checks what it is given, then launches. It looks nothing up by name."""
+    """A planned call: checks what it is given, then launches. It looks nothing up by name.
 
-    __slots__ = ("_arguments", "_launch", "backend", "composed", "device", "operation", "spec")
+    A call like an earlier one of this plan is launched without checking it again. Nothing of a refused call is kept.
+    """
+
+    __slots__ = (
+        "_arguments",
+        "_launch",
+        "_memory",
+        "_repeatable",
+        "backend",
+        "composed",
+        "device",
+        "operation",
+        "spec",
+    )
 
     def __init__(
         self, operation: Operation[Any, Any], spec: Any, backend: Backend, device: torch.device, launch: Launch
@@ -33,12 +50,34 @@ class Planned:
         self.composed = operation.name not in backend.planners
         """True where the backend has no kernel for this operation and it is composed from core ones and torch."""
         self._launch = launch
+        self._repeatable = getattr(launch, "repeatable", None)
         self._arguments = operation.arguments
+        self._memory = Memory()
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Check the arguments and launch; an empty batch launches nothing."""
-        if self._arguments(self.spec, self.device, *args, **kwargs):
+        memory = self._memory
+        found = memory.find(args, kwargs)
+        if found is None or isinstance(found, Seen):
+            if self._arguments(self.spec, self.device, *args, **kwargs):
+                self._launch_new(memory, found, args, kwargs)
+        elif found is with_arguments:
             self._launch(*args, **kwargs)
+        else:
+            found()
+
+    def _launch_new(self, memory: Memory, call: Seen | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if call is None:
+            self._launch(*args, **kwargs)
+            if not memory.rests():
+                self._memory = memory.of_form(args, kwargs)
+        elif not memory.note(call):  # making a repetition ready takes longer than a launch, so it has to come twice
+            self._launch(*args, **kwargs)
+        elif self._repeatable is None:
+            self._launch(*args, **kwargs)
+            memory.remember(call, with_arguments)
+        else:
+            memory.remember(call, self._repeatable(*args, **kwargs) or with_arguments)
 
     def need_arguments(self, *args: Any, **kwargs: Any) -> None:
         """Refuse arguments that a call would refuse; launch nothing."""

@@ -1,166 +1,32 @@
 """The cases, as data: what was published, what was promised, and one axis at a time from a centre point.
 
 A case is an input's whole description; its `groups` say why it is measured, and figures pick their points by them. An
-operation that is added later is a dataclass, a list here and a maker in `pagebind_bench.bench.makers`.
+operation that is added later is a dataclass in `kinds`, a list here and a maker in `pagebind_bench.bench.makers`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from pagebind.words import Form
+from pagebind_bench.bench.kinds import (
+    GIB,
+    KIB,
+    MIB,
+    MILLION,
+    SERVER,
+    SKEW,
+    AdvanceCase,
+    AllocCase,
+    Case,
+    CompactCase,
+    FreeCase,
+    RefreshCase,
+    TableCase,
+)
 
-Dtype = Literal["int32", "int64"]
-"""Of the page tables: `v2p`, and `p2v` and the stacks where the operation has them."""
-Layout = Literal["contiguous", "scattered"]
-"""How ids lie in rows and on stacks, and pages behind ids: one after another, or at random."""
-Lengths = Literal["even", "skewed", "trace"]
-"""Of the lanes: all `length`; one of them that, the others 1/128 of it; drawn from a trace's quantiles."""
-L2 = Literal["warm", "cold"]
-"""What the second-level cache holds when a call begins: what the call before left, or nothing of it."""
-
-SKEW = 128
-"""A skewed batch's short rows are the long one's length over this: 1,024 beside 131,072."""
-TRACE = "prefix-chat"
-"""The profile of `pagebind replay` that trace-drawn lengths follow; they are cut at the table's width."""
-MILLION = 2**20
-KIB, MIB, GIB = 2**10, 2**20, 2**30
-
-CaseT = TypeVar("CaseT", bound="Case")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """What all cases share."""
-
-    op: ClassVar[str]
-    dtype: Dtype = "int32"
-    l2: L2 = "warm"
-    groups: tuple[str, ...] = field(default=(), compare=False)
-
-    @property
-    def id(self) -> str:
-        """Name of the case, unique for its operation: each field's value, in order."""
-        return "-".join(f"{_SHORT.get(name, '')}{value}" for name, value in self.parameters().items())
-
-    @property
-    def label(self) -> str:
-        """Name of the case for people: what sets it apart from the centre point."""
-        return " ".join(self._apart()) or "centre"
-
-    def _apart(self, *told: str) -> list[str]:
-        """Return the values that are not those of the centre point, but for fields that are told already."""
-        centre = type(self)().parameters()
-        values = {k: v for k, v in self.parameters().items() if v != centre[k] and k not in told}
-        return [f"{_SHORT.get(name, '')}{_sized(name, value)}" for name, value in values.items()]
-
-    def parameters(self) -> dict[str, Any]:
-        """Return what sets the case apart, by field."""
-        own = [f.name for f in fields(self) if f.name not in {"dtype", "l2", "groups"}]
-        return {name: getattr(self, name) for name in (*own, "dtype", "l2")}
-
-    @property
-    def footprint(self) -> int:
-        """Bytes of memory its inputs and outputs take, about."""
-        raise NotImplementedError
-
-
-def _sized(name: str, value: object) -> str:
-    if isinstance(value, int) and name.endswith("_bytes"):
-        for unit, size in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
-            if value % size == 0:
-                return f"{value // size}{unit}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-_SHORT = {
-    "bs": "bs",
-    "length": "len",
-    "width": "w",
-    "page_size": "ps",
-    "pages": "n",
-    "holes": "holes",
-    "pool": "pool",
-    "page_bytes": "page",
-    "moved_bytes": "moved",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableCase(Case):
-    """A read table. `length` and `width` are tokens; `width` is that of the request table, so of the captured grid."""
-
-    op = "read_table"
-    bs: int = 64
-    length: int = 8_224
-    width: int = 131_072
-    page_size: int = 1
-    form: Form = "token"
-    layout: Layout = "scattered"
-    lengths: Lengths = "even"
-
-    @property
-    def label(self) -> str:
-        """Batch and length, then what else sets the case apart from the centre point."""
-        return " ".join([f"{self.bs} x {self.length:,}", *self._apart("bs", "length")])
-
-    @property
-    def footprint(self) -> int:
-        """Two request tables, two read tables, two page tables, and the ids they are made of."""
-        return self.bs * (4 * self.width + 4 * self.width + 40 * min(self.length, self.width) // self.page_size)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AllocCase(Case):
-    """An allocation of `pages` from a pool half of which is live, with `holes` freed pages in its span."""
-
-    op = "alloc"
-    pages: int = 256
-    holes: int = 128
-    pool: int = 65_536
-    layout: Layout = "scattered"
-
-    @property
-    def footprint(self) -> int:
-        """Tables and stacks, twice, for both dtypes."""
-        return 4 * 2 * 16 * self.pool
-
-
-@dataclass(frozen=True, kw_only=True)
-class FreeCase(Case):
-    """A free of `pages` ids of a pool half of which is live, with `holes` freed pages in its span before."""
-
-    op = "free"
-    pages: int = 512
-    holes: int = 128
-    pool: int = 65_536
-    layout: Layout = "scattered"
-
-    @property
-    def footprint(self) -> int:
-        """Tables and stacks, twice, for both dtypes."""
-        return 4 * 2 * 16 * self.pool
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompactCase(Case):
-    """A compaction that moves `moved_bytes`: live pages scattered over a band, into holes scattered outside of it."""
-
-    op = "compact"
-    page_bytes: int = 64 * KIB
-    moved_bytes: int = GIB
-
-    @property
-    def pages(self) -> int:
-        """Pages that move."""
-        return self.moved_bytes // self.page_bytes
-
-    @property
-    def footprint(self) -> int:
-        """The buffer: a band of twice what moves, and as much below it; and the tables."""
-        return 4 * self.moved_bytes + 4 * 64 * self.pages
+CaseT = TypeVar("CaseT", bound=Case)
 
 
 def axis(centre: CaseT, name: str, *values: Any, **more: Any) -> list[CaseT]:
@@ -181,7 +47,8 @@ def merged(cases: Iterable[CaseT]) -> tuple[CaseT, ...]:
     return tuple(replace(case, groups=groups) for case, groups in found.items())
 
 
-TABLE, ALLOC, FREE, COMPACT = TableCase(), AllocCase(), FreeCase(), CompactCase()
+TABLE, REFRESH, ADVANCE = TableCase(), RefreshCase(), AdvanceCase()
+ALLOC, FREE, COMPACT = AllocCase(), FreeCase(), CompactCase()
 """The centre points."""
 
 PUBLISHED = tuple(
@@ -189,37 +56,85 @@ PUBLISHED = tuple(
     for layout in ("scattered", "contiguous")
     for bs, length in ((64, 8_224), (64, 1_024), (256, 8_224), (256, 131_072), (1, 8_224))
 )
-"""The shapes of the published table, captured at a width of 1M tokens; the layout is not published."""
+"""The shapes of the published table, captured at a width of 1M tokens; neither layout nor pool is published."""
 
 # What the promises are about; pagebind_bench.bench.promises holds them to it.
 WIDE_BATCH = TableCase(bs=256)
+LONG_BATCH = TableCase(bs=256, length=131_072)
+ONE_LONG = TableCase(bs=1, length=MILLION, width=MILLION)
 SKEWED = {lay: TableCase(bs=256, length=131_072, lengths="skewed", layout=lay) for lay in ("scattered", "contiguous")}
+UNSKEWED = TableCase(bs=256, length=(131_072 + 255 * 131_072 // SKEW) // 256)
+"""As many tokens as a skewed batch has, all rows alike: what a perfect balance would make of it."""
 PAGED = {
     lay: TableCase(bs=256, length=131_072, page_size=16, form="page", layout=lay) for lay in ("scattered", "contiguous")
 }
 SKEWED_64 = TableCase(length=131_072, lengths="skewed")
+REFRESHED = tuple(
+    RefreshCase(bs=bs, length=length, width=max(length, REFRESH.width))
+    for bs in (1, 16, 64, 256)
+    for length in (1_024, 8_224, 131_072, MILLION)
+)
+REFRESHED_MANY = tuple(RefreshCase(bs=1_024, length=length) for length in (1_024, 8_224, 131_072))
+REFRESHED_WIDE = RefreshCase(width=MILLION)
+"""Beside the grid from the maximum context of 1M."""
+REBUILT = {
+    RefreshCase(bs=full.bs, length=full.length, width=full.width, refresh="all"): full for full in (TABLE, ONE_LONG)
+}
+"""A refresh that rebuilds everything -> the full build of the same shape."""
 LARGE_FREE = FreeCase(pages=8_192)
 
 CASES: dict[str, tuple[Case, ...]] = {
     "read_table": merged(
         [
-            *of("promise", TABLE, WIDE_BATCH, *SKEWED.values(), *PAGED.values(), SKEWED_64),
+            *of("promise", TABLE, WIDE_BATCH, LONG_BATCH, ONE_LONG, *SKEWED.values(), *PAGED.values(), SKEWED_64),
             *of("quick", TABLE, SKEWED_64, replace(TABLE, layout="contiguous")),
             *of("quick", replace(TABLE, page_size=16, form="page"), replace(TABLE, bs=1)),
             *of("sweep", TABLE, WIDE_BATCH, SKEWED["scattered"], PAGED["scattered"]),
             *of("published", *PUBLISHED),
+            *of("skew", UNSKEWED, *SKEWED.values(), SKEWED_64, replace(TABLE, length=131_072, lengths="trace")),
+            *of("pool", *(replace(TABLE, memory=memory) for memory in (0, MILLION, SERVER, 4 * SERVER))),
             *axis(TABLE, "bs", 1, 4, 16, 64, 256, 1_024),
             *axis(TABLE, "length", 1_024, 4_096, 8_224, 32_768, 131_072),
             *axis(TABLE, "length", MILLION, width=MILLION),
             *axis(TABLE, "page_size", 1, 3, 16, 64, 256),
             *axis(replace(TABLE, form="page"), "page_size", 1, 3, 16, 64, 256),
             *axis(TABLE, "layout", "contiguous", "scattered"),
-            *axis(TABLE, "lengths", "even", "skewed", "trace"),
+            *axis(TABLE, "lengths", "even", "skewed"),
             *axis(replace(TABLE, length=131_072), "lengths", "even", "skewed", "trace"),
             *axis(TABLE, "l2", "warm", "cold"),
             *axis(replace(TABLE, layout="contiguous"), "l2", "warm", "cold"),
             *axis(TABLE, "dtype", "int32", "int64"),
             *axis(WIDE_BATCH, "dtype", "int32", "int64"),
+        ]
+    ),
+    "refresh_table": merged(
+        [
+            *of("promise", REFRESH, *REFRESHED, *REFRESHED_MANY, REFRESHED_WIDE, *REBUILT),
+            *of("quick", REFRESH, replace(REFRESH, refresh="all")),
+            *of("sweep", REFRESH, replace(REFRESH, bs=256), replace(REFRESH, refresh="all")),
+            *axis(REFRESH, "bs", 1, 4, 16, 64, 256, 1_024),
+            *axis(REFRESH, "length", 1_024, 4_096, 8_224, 32_768, 131_072),
+            *axis(REFRESH, "length", MILLION, width=MILLION),
+            *axis(REFRESH, "layout", "contiguous", "scattered"),
+            *axis(REFRESH, "l2", "warm", "cold"),
+            *axis(REFRESH, "dtype", "int32", "int64"),
+            *axis(replace(REFRESH, form="page"), "page_size", 16),
+            *axis(RefreshCase(bs=256, length=131_072, refresh="all"), "lengths", "skewed"),
+        ]
+    ),
+    "advance": merged(
+        [
+            *of("promise", ADVANCE),
+            *of("quick", replace(ADVANCE, bs=16), replace(ADVANCE, bs=16, page_size=16)),
+            *of("sweep", ADVANCE, replace(ADVANCE, bs=1_024)),
+            *axis(ADVANCE, "bs", 1, 4, 16, 64, 256, 1_024),
+            *axis(ADVANCE, "length", 1_024, 8_224, 32_768, 131_072),
+            *axis(ADVANCE, "page_size", 1, 16),
+            *axis(replace(ADVANCE, page_size=16), "form", "token", "page"),
+            *axis(ADVANCE, "layout", "contiguous", "scattered"),
+            *axis(ADVANCE, "appends", True, False),
+            *axis(ADVANCE, "l2", "warm", "cold"),
+            *axis(ADVANCE, "dtype", "int32", "int64"),
         ]
     ),
     "alloc": merged(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -81,7 +81,7 @@ def bench(
         _refuse(f"--grid-sweep needs a GPU: launches mean nothing on {where}; leave it out, or pass --device cuda")
     if threads is not None:
         torch.set_num_threads(threads)
-    lab = Lab(where, tuple(backends), _sglang(peer, sglang), _published(peer, where))
+    lab = Lab(where, tuple(backends), _sglang(peer, sglang), _published(peer, where), _bare(where))
     count = repeats or (SWEEP_REPEATS if grid_sweep else QUICK_REPEATS if quick else REPEATS)
     timer: GpuTimer | CpuTimer = (
         GpuTimer(where, count) if where.type == "cuda" else CpuTimer(count, 0.5 if quick else 1.5)
@@ -97,7 +97,7 @@ def bench(
     left = 0
     try:
         with record.Recorder(csv, common) as recorder, tell.progress(len(wanted)) as told:
-            limits = runner.measure_limits(timer, where, recorder, triton=where.type == "cuda" and _has_triton())
+            limits = runner.measure_limits(timer, lab, recorder, triton=where.type == "cuda" and _has_triton())
             run = runner.Run(lab, timer, recorder, evidence, limits)
             for number, one in enumerate(wanted):
                 if time_limit is not None and time.perf_counter() - began > time_limit:
@@ -220,6 +220,14 @@ def _published(asked: list[str] | None, where: torch.device) -> bool:
     if asked is not None and "published" in asked and not can:
         _refuse("--peer published needs Triton and a GPU: its interpreter's times say nothing; leave it out")
     return can and (asked is None or "published" in asked)
+
+
+def _bare(where: torch.device) -> dict[str, Callable[[], None]]:
+    if where.type != "cuda":
+        return {}
+    from pagebind_bench.bench.bare import launches
+
+    return launches(where)
 
 
 def _has_triton() -> bool:

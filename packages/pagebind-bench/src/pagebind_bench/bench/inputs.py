@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -19,14 +19,15 @@ from pagebind.words import (
     PageTables,
 )
 
-from pagebind_bench.bench.cases import SKEW, TRACE, Case, TableCase
-from pagebind_bench.replay.generator import generate
+from pagebind_bench.bench.kinds import Case, TableCase
 
 DTYPES = {"int32": torch.int32, "int64": torch.int64}
 WORD = 8
 """Bytes; the unit of an arena."""
 ALIGNED = 16
 """Words; every tensor of an arena begins at a multiple."""
+WORN = -7
+"""What a read table holds before it is written: no entry."""
 
 
 def seed(case: Case) -> int:
@@ -42,7 +43,7 @@ class Batch:
     """The lanes of a read table and the pages that their rows hold."""
 
     case: TableCase
-    lengths: list[int]  # tokens of each lane
+    lengths: tuple[int, ...]  # tokens of each lane
     rows: list[int]  # of each lane; a permutation
     ids: torch.Tensor  # [pages of all lanes], int64; virtual pages, lane after lane
     v2p: torch.Tensor  # [num_virtual + 1], int64
@@ -81,39 +82,46 @@ class Batch:
             begin += pages
         return table
 
+    def differs(self, table: torch.Tensor) -> str | None:
+        """Return which lane of a read table, `[bs, columns]`, is not what it should be, or None."""
+        for lane, row in enumerate(self._entries()):
+            if not torch.equal(table[lane, : row.shape[0]].long(), row):
+                return f"lane {lane} of its table is wrong"
+        return None
+
     def new_table(self) -> torch.Tensor:
-        """Return a read table to be written, int32 `[bs, columns]`, filled with a value that is no entry."""
-        return torch.full((self.case.bs, self.columns), -7, dtype=torch.int32, device=self.ids.device)
+        """Return a read table to be written, int32 `[bs, columns]`, filled with WORN."""
+        return torch.full((self.case.bs, self.columns), WORN, dtype=torch.int32, device=self.ids.device)
+
+    def read_table(self) -> torch.Tensor:
+        """Return the read table, int32 `[bs, columns]`; WORN past each lane's pages."""
+        table = self.new_table()
+        for lane, row in enumerate(self._entries()):
+            table[lane, : row.shape[0]] = row.to(torch.int32)
+        return table
+
+    def _entries(self) -> Iterator[torch.Tensor]:
+        begin = 0
+        for length in self.lengths:
+            pages = -(-length // self.case.page_size)
+            yield self.v2p[self.ids[begin : begin + pages]]
+            begin += pages
 
 
 def batch(case: TableCase, device: torch.device) -> Batch:
-    """Return the batch of a case; four of five pages of its pool are in use."""
+    """Return the batch of a case. All pages of its pool are bound; scattered ids are drawn from all of it."""
     random = torch.Generator(device).manual_seed(seed(case))
-    lengths = lane_lengths(case)
-    pages = sum(-(-length // case.page_size) for length in lengths)
-    num_virtual = pages + pages // 4 + 64
-    first = torch.arange(1, num_virtual, dtype=torch.int64, device=device)
+    pages = case.used
+    everything = torch.arange(1, case.pool + 1, dtype=torch.int64, device=device)
     if case.layout == "scattered":
-        ids = torch.randperm(num_virtual - 1, generator=random, device=device)[:pages] + 1
-        physical = torch.randperm(num_virtual - 1, generator=random, device=device) + 1
+        ids = torch.randperm(case.pool, generator=random, device=device)[:pages] + 1
+        physical = torch.randperm(case.pool, generator=random, device=device) + 1
     else:
-        ids = first[pages // 8 : pages // 8 + pages]
-        physical = first.roll(num_virtual // 3)
+        ids = everything[pages // 8 : pages // 8 + pages]
+        physical = everything.roll(case.pool // 3)
     rows = torch.randperm(case.bs, generator=torch.Generator().manual_seed(seed(case))).tolist()
-    v2p = torch.cat((first.new_tensor([SINK]), physical, first.new_tensor([TOMBSTONE])))
-    return Batch(case, lengths, rows, ids, v2p)
-
-
-def lane_lengths(case: TableCase) -> list[int]:
-    """Return the tokens of each lane."""
-    if case.lengths == "trace":
-        drawn = generate(TRACE, case.bs, seed=0)
-        return [min(request.tokens, case.width) for request in drawn]
-    if case.lengths == "skewed":
-        lengths = [max(case.length // SKEW, 1)] * case.bs
-        lengths[case.bs // 3] = case.length
-        return lengths
-    return [case.length] * case.bs
+    v2p = torch.cat((everything.new_tensor([SINK]), physical, everything.new_tensor([TOMBSTONE])))
+    return Batch(case, case.seq_lens(), rows, ids, v2p)
 
 
 # ---- pools -----------------------------------------------------------------------------------------------------------
@@ -163,8 +171,8 @@ class Pool:
         p2v[self.live] = self.bound
         return v2p, p2v
 
-    def arena(self, device: torch.device, dtype: torch.dtype) -> Arena:
-        """Return tables, stacks and state block on a device."""
+    def arena(self, device: torch.device, dtype: torch.dtype, **more: torch.Tensor) -> Arena:
+        """Return tables, stacks and state block on a device, and `more` that calls write in place."""
         v2p, p2v = self.tables()
         virtual, holes = (torch.zeros(n, dtype=torch.int64) for n in (self.num_virtual, self.num_physical))
         virtual[: self.free.shape[0]] = self.free
@@ -172,7 +180,7 @@ class Pool:
         state = torch.zeros(STATE_WORDS, dtype=torch.int64)
         state[VIRTUAL_TOP], state[HOLE_TOP], state[WATERMARK] = len(self.free), len(self.holes), self.watermark
         tensors = {"v2p": v2p, "p2v": p2v, "virtual_stack": virtual, "hole_stack": holes}
-        return Arena({name: t.to(dtype) for name, t in tensors.items()} | {"state": state}, device)
+        return Arena({name: t.to(dtype) for name, t in tensors.items()} | {"state": state} | more, device)
 
 
 def page_tables(arena: Arena) -> PageTables:

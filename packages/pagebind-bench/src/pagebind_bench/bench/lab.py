@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from pagebind import Backend, LaunchOptions, Operation
+from pagebind.errors import Unsupported
 from pagebind.plan import Planned, plan_with
 from pagebind.words import read_counters
 
 from pagebind_bench.bench.sglang import Sglang
+from pagebind_bench.bench.timing import Round
 
 
 class Fault(Exception):
@@ -30,6 +32,8 @@ class Work:
     """What a call wrote, for comparing contenders; None where there is nothing to compare."""
     restore: Callable[[], None] | None = None
     """Brings back what a call changes in place; it has to be there before the next one."""
+    turns: Round | None = None
+    """What is timed instead of `call`, where calls have to differ; what the host takes is that of `call`."""
     state: torch.Tensor | None = None
     """State block that a call counts its faults in, int64 `[32]`."""
 
@@ -56,12 +60,19 @@ class Lab:
     sglang: Sglang | None = None
     published: bool = False
     """Whether our own renderings of the two published grids take part; they need Triton and a GPU."""
+    bare: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+    """A bare launch by a backend's library, by the backend's name; none on the CPU."""
     options: LaunchOptions = field(default_factory=LaunchOptions)
     """Of plans that are made from now on."""
 
     def plan(self, backend: Backend, operation: Operation[Any, Any], spec: Any) -> Planned:
-        """Plan an operation, compiled; raises Unsupported where the backend does not declare what the spec asks."""
+        """Plan an operation, compiled.
+
+        Raises Unsupported where the backend does not declare what the spec asks, or a GPU would have to wait for it.
+        """
         planned = plan_with(backend, operation, spec, self.device, "count", self.options)
+        if planned.composed and self.device.type == "cuda":
+            raise Unsupported(f"backend {backend.name!r} composes {operation.name}, which waits: no graph can hold it")
         planned.warmup()
         return planned
 

@@ -1,4 +1,4 @@
-"""What no call can be faster than, measured in the run itself: an empty kernel, and the bandwidth of a plain copy."""
+"""What no call can be faster than, measured in the run itself: an empty kernel, a bare launch, a plain copy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib import import_module
 
 import torch
 
-from pagebind_bench.bench.cases import GIB, L2, MIB
+from pagebind_bench.bench.kinds import GIB, L2, MIB
 from pagebind_bench.bench.timing import CUDA, Call, CpuTimer, GpuTimer, Times
 
 EMPTY_PROGRAMS = (1, 1_024)
@@ -19,13 +19,13 @@ COPIED = {"cuda": GIB, "cpu": 256 * MIB}
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit: an `empty` kernel of some programs, or a `copy` of some bytes."""
+    """One limit: an `empty` kernel of some programs, a bare launch, or a `copy` of some bytes."""
 
     op: str
     """`floor` or `ceiling`."""
     contender: str
     l2: L2
-    times: Times
+    times: Times | None
     host: Times | None = None
     bytes: int = 0
     """Read and written together."""
@@ -43,13 +43,17 @@ class Limits:
     """Of `torch.Tensor.copy_`, which need not be the fastest."""
 
 
-def measured(timer: GpuTimer | CpuTimer, device: torch.device, *, triton: bool) -> Iterator[Limit]:
+def measured(
+    timer: GpuTimer | CpuTimer, device: torch.device, bare: Mapping[str, Call], *, triton: bool
+) -> Iterator[Limit]:
     """Measure every limit of a device. With `triton` the empty kernel is one of Triton's, else a wait of no cycle."""
     if isinstance(timer, GpuTimer):
         for name, empty in _empties(triton=triton):
             empty()
-            yield Limit("floor", name, "warm", timer.measure(empty), timer.host(empty))
+            yield Limit("floor", name, "warm", timer.measure(empty), timer.host([empty])[0])
             yield Limit("floor", name, "cold", timer.measure(empty, cold=True))
+        for name, host in zip(bare, timer.host(list(bare.values())), strict=True):
+            yield Limit("floor", f"bare-{name}", "warm", None, host)
     size = COPIED[device.type]
     source = torch.randint(2**62, (size // 8,), dtype=torch.int64, device=device)
     target = torch.empty_like(source)
@@ -70,6 +74,8 @@ def judged(limits: Iterable[Limit]) -> Limits:
     floors: dict[L2, float] = {}
     rates: dict[str, float] = {}
     for limit in limits:
+        if limit.times is None:
+            continue
         if limit.op == "floor":
             floors.setdefault(limit.l2, limit.times.p50)
         else:

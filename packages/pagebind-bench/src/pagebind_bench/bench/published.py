@@ -31,6 +31,30 @@ def empty_kernel() -> None:
     """Do nothing."""
 
 
+@triton.jit(do_not_specialize=["s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10"])
+def bare_kernel(
+    p0: tl.tensor,
+    p1: tl.tensor,
+    p2: tl.tensor,
+    p3: tl.tensor,
+    p4: tl.tensor,
+    p5: tl.tensor,
+    p6: tl.tensor,
+    s0: tl.tensor,
+    s1: tl.tensor,
+    s2: tl.tensor,
+    s3: tl.tensor,
+    s4: tl.tensor,
+    s5: tl.tensor,
+    s6: tl.tensor,
+    s7: tl.tensor,
+    s8: tl.tensor,
+    s9: tl.tensor,
+    s10: tl.tensor,
+) -> None:
+    """Do nothing with as many arguments as a planned table call has; see `pagebind_bench.bench.bare`."""
+
+
 @triton.jit
 def write_block(
     tokens: tl.tensor,  # [width], int32; a row of the request table

@@ -1,4 +1,7 @@
-"""Goes through cases: has each contender ready, holds its result against the others', times it, and records that."""
+"""Goes through cases: has each contender ready, holds its result against the others', times it, and records that.
+
+What calls take the host is measured at the end of a case, by turns: it drifts with whatever else the host does.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,20 @@ import torch
 from pagebind import LaunchOptions
 from pagebind.errors import Unsupported
 
-from pagebind_bench.bench.cases import Case
 from pagebind_bench.bench.evidence import Evidence
+from pagebind_bench.bench.kinds import Case
 from pagebind_bench.bench.lab import Contender, Fault, Lab, Work
 from pagebind_bench.bench.limits import Limits, judged, measured
 from pagebind_bench.bench.makers import MAKERS
 from pagebind_bench.bench.record import Recorder, Row, spread
-from pagebind_bench.bench.timing import CpuTimer, GpuTimer
+from pagebind_bench.bench.timing import Call, CpuTimer, GpuTimer, Round
 
 SWEEP_THREADS = (64, 128, 256, 512, 1_024)
 SWEEP_PROGRAMS = (128, 256, 512, 1_024, 2_048, 4_096)
 SHARE = {"cuda": 0.9, "cpu": 0.35}
 """Of the memory, what a case may take."""
+ALLOCATING_CALLS = 8
+"""Calls over which device allocations are counted."""
 
 Told = Callable[[str], None]
 
@@ -43,14 +48,19 @@ class Run:
         """Time every contender of a case. Raises Fault where one is wrong: nothing is worth showing then."""
         reference: torch.Tensor | None = None
         why = self._why_not(case)
+        ready: list[tuple[Row, Work]] = []
         for contender in MAKERS[case.op](case, self.lab):
             told(f"{case.op} {case.id}: {contender.name}")
             common = self._common(case, contender)
-            if why is None:
-                reference = self._contender(case, contender, common, reference)
-            else:
+            if why is not None:
                 self.recorder.add(**common, metric="time", reason=why)
-        self._give_back()
+                continue
+            work, reference = self._contender(case, contender, common, reference)
+            if work is not None:
+                ready.append((common, work))
+        if isinstance(self.timer, GpuTimer) and ready:
+            self._host(ready, self.timer)
+        self._give_back(ready)
 
     def sweep(self, case: Case, told: Told = lambda _: None) -> None:
         """Time the backends' shipped launch of a case, and every other one of the sweep."""
@@ -68,24 +78,24 @@ class Run:
                     "programs": self.lab.options.programs,
                 }
                 if why is None:
-                    self._contender(case, contender, common, None, whole=False)
+                    self._contender(case, contender, common, None)
                 else:
                     self.recorder.add(**common, metric="time", reason=why)
         self.lab.options = LaunchOptions()
-        self._give_back()
+        self._give_back([])
 
     def _contender(
-        self, case: Case, contender: Contender, common: Row, reference: torch.Tensor | None, *, whole: bool = True
-    ) -> torch.Tensor | None:
-        """Time one contender; return the result that the next ones are compared to."""
+        self, case: Case, contender: Contender, common: Row, reference: torch.Tensor | None
+    ) -> tuple[Work | None, torch.Tensor | None]:
+        """Time one contender; return its work where it has any, and the result that the next ones are compared to."""
         try:
             work = contender.make()
         except Unsupported as error:
             self.recorder.add(**common, metric="time", reason=str(error))
-            return reference
+            return None, reference
         except torch.OutOfMemoryError as error:
             self.recorder.add(**common, metric="time", reason=f"out of memory: {str(error).splitlines()[0]}")
-            return reference
+            return None, reference
         compiled = self._compiled(contender)
         work.call()
         try:
@@ -95,12 +105,11 @@ class Run:
             raise Fault(f"{contender.name} on {case.op} {case.id}: {error}") from error
         if work.restore is not None:
             work.restore()
-        self._time(case, contender, work, common, compiled, whole=whole)
-        return reference
+        self._time(case, contender, work, common, compiled)
+        return work, reference
 
-    def _time(self, case: Case, contender: Contender, work: Work, common: Row, compiled: int, *, whole: bool) -> None:
-        times = self.timer.measure(work.call, work.restore, cold=case.l2 == "cold")
-        launches = self.timer.launches(work.call) if whole else None
+    def _time(self, case: Case, contender: Contender, work: Work, common: Row, compiled: int) -> None:
+        times = self.timer.measure(work.turns or work.call, work.restore, cold=case.l2 == "cold")
         rate = work.bytes / times.p50 * 1e6 if times.p50 > 0 else None
         moved: Row = {
             "bytes": work.bytes,
@@ -109,15 +118,28 @@ class Run:
             "floor_us": self.limits.floor_us.get(case.l2),
             "ceiling_bytes_per_s": self.limits.bytes_per_s,
         }
-        host, allocations = None, None
-        if whole and isinstance(self.timer, GpuTimer):
-            before = self._allocated()
-            host = self.timer.host(work.call)
-            allocations = (self._allocated() - before) / (host.calls * (host.repeats + 1))
-        counted = {"launches": launches, "compiles": self._compiled(contender) - compiled}
+        counted = {"launches": self.timer.launches(work.call), "compiles": self._compiled(contender) - compiled}
         self.recorder.add(**common, metric="time", **spread(times), **moved, **counted)
-        if host is not None:
-            self.recorder.add(**common, metric="host", **spread(host), allocations=allocations, **counted)
+
+    def _host(self, ready: Sequence[tuple[Row, Work]], timer: GpuTimer) -> None:
+        """Time what calls of a case take the host, in turns with bare launches."""
+        # A call that takes pages would find none left, sample after sample, if its round were not rewound.
+        own = [Round((work.call,), work.turns.rewind) if work.turns else work.call for _, work in ready]
+        calls: list[Call | Round] = [*own, *self.lab.bare.values()]
+        times = timer.host(calls)
+        bare = dict(zip(self.lab.bare, times[len(ready) :], strict=True))
+        for (common, work), host in zip(ready, times, strict=False):
+            least = bare.get(common["contender"])
+            before = self._allocated()
+            for _ in range(ALLOCATING_CALLS):
+                work.call()
+            self.recorder.add(
+                **common,
+                metric="host",
+                **spread(host),
+                allocations=(self._allocated() - before) / ALLOCATING_CALLS,
+                bare_us=None if least is None else least.p50,
+            )
 
     def _common(self, case: Case, contender: Contender) -> Row:
         """Return the columns of a case and of who does its work."""
@@ -146,22 +168,24 @@ class Run:
     def _allocated(self) -> int:
         return int(torch.cuda.memory_stats(self.lab.device).get("allocation.all.allocated", 0))
 
-    def _give_back(self) -> None:
+    def _give_back(self, ready: list[tuple[Row, Work]]) -> None:
         # Graphs leave pools behind, which the next case could not use.
+        ready.clear()
         if self.lab.device.type == "cuda":
             torch.cuda.empty_cache()
 
 
-def measure_limits(timer: GpuTimer | CpuTimer, device: torch.device, recorder: Recorder, *, triton: bool) -> Limits:
+def measure_limits(timer: GpuTimer | CpuTimer, lab: Lab, recorder: Recorder, *, triton: bool) -> Limits:
     """Measure floor and ceiling, record them, and return what they come to."""
     timer.warm()
-    limits = list(measured(timer, device, triton=triton))
+    limits = list(measured(timer, lab.device, lab.bare, triton=triton))
     judgement = judged(limits)
     for limit in limits:
         common: dict[str, Any] = {"op": limit.op, "contender": limit.contender, "l2": limit.l2, "groups": "limit"}
         common["case"] = f"{limit.contender}-{limit.l2}"
-        moved = {"bytes": limit.bytes, "bytes_per_s": limit.bytes / limit.times.p50 * 1e6} if limit.bytes else {}
-        recorder.add(**common, metric="time", **spread(limit.times), **moved)
+        if limit.times is not None:
+            moved = {"bytes": limit.bytes, "bytes_per_s": limit.bytes / limit.times.p50 * 1e6} if limit.bytes else {}
+            recorder.add(**common, metric="time", **spread(limit.times), **moved)
         if limit.host is not None:
             recorder.add(**common, metric="host", **spread(limit.host))
     return judgement

@@ -24,7 +24,7 @@ TABLES = "sglang/kernels/ops/kvcache/kv_read_table.py"
 SLOTS = "sglang/kernels/ops/memory/virtual_slot.py"
 NEEDED = {
     TABLES: ("build_kv_read_table",),
-    SLOTS: ("alloc_bind_inplace", "bind_inplace", "free_unbind_inplace"),
+    SLOTS: ("alloc_bind_inplace", "bind_inplace", "free_unbind_inplace", "translate_token_ids"),
 }
 MEND = "pass --sglang a published wheel (pip download --no-deps sglang) or a folder it was unpacked to"
 
@@ -43,6 +43,7 @@ class Sglang:
     alloc_bind_inplace: Callable[..., Any]
     bind_inplace: Callable[..., Any]
     free_unbind_inplace: Callable[..., Any]
+    translate_token_ids: Callable[..., Any]
 
 
 _unpacked: list[tempfile.TemporaryDirectory[str]] = []
@@ -81,7 +82,8 @@ def _root(path: Path | None) -> tuple[Path, str]:
             raise PeerUnavailable(f"SGLang is not installed; {MEND}")
         return Path(spec.submodule_search_locations[0]).parent, _installed()
     if path.is_dir():
-        root = path if (path / "sglang").is_dir() else path.parent  # around the package, whatever its name, or the package
+        # Around the package, whatever the folder is named, or the package itself.
+        root = path if (path / "sglang").is_dir() else path.parent
         return root, _release(root)
     if not path.is_file() or not zipfile.is_zipfile(path):
         raise PeerUnavailable(f"--sglang is {path}, which is neither a wheel nor a folder; {MEND}")

@@ -97,7 +97,7 @@ def promises(console: Console, verdicts: Sequence[Verdict]) -> None:
     for verdict in verdicts:
         promise = verdict.promise
         table.add_row(
-            promise.what,
+            verdict.what,
             verdict.contender,
             promise.against,
             f"{verdict.own_us:,.2f}",

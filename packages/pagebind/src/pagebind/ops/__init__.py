@@ -3,6 +3,7 @@
 from typing import Any
 
 from pagebind.operation import Operation
+from pagebind.ops.advance import ADVANCE, AdvanceSpec
 from pagebind.ops.alloc import ALLOC, AllocSpec
 from pagebind.ops.assign import ASSIGN, AssignSpec
 from pagebind.ops.bind import BIND, BindSpec
@@ -12,7 +13,9 @@ from pagebind.ops.extend import EXTEND, ExtendSpec
 from pagebind.ops.free import FREE, FreeSpec
 from pagebind.ops.read_stream import READ_STREAM, ReadStreamSpec
 from pagebind.ops.read_table import READ_TABLE, ReadTableSpec
+from pagebind.ops.refresh_table import REFRESH_TABLE, RefreshTableSpec
 from pagebind.ops.release import RELEASE, ReleaseSpec
+from pagebind.ops.touch import TOUCH, TouchSpec
 from pagebind.ops.translate import TRANSLATE, TranslateSpec
 from pagebind.ops.truncate import TRUNCATE, TruncateSpec
 from pagebind.ops.unbind import UNBIND, UnbindSpec
@@ -28,11 +31,14 @@ OPERATIONS: dict[str, Operation[Any, Any]] = {
         ALLOC,
         FREE,
         EXTEND,
+        ADVANCE,
         TRUNCATE,
         ASSIGN,
         RELEASE,
         EVICT,
         COMPACT,
+        TOUCH,
+        REFRESH_TABLE,
     )
 }
 """Every operation by name, the core ones first."""
@@ -42,18 +48,20 @@ FEATURES = frozenset(
         *("form=token", "form=page"),  # what a request table holds
         *("granularity=token", "granularity=page"),  # what a read table or stream holds
         *("fill=prefix", "fill=sink"),  # read_table
-        "windowed",  # read_table, read_stream: calls with starts
+        "windowed",  # read_table, refresh_table, read_stream: calls with starts
         "table",  # read_stream: calls with a table
         "context_parallel",  # translate: ranks above 1
         "shared",  # release: calls with starts
         "page_bytes",  # compact: moves bytes
-        "borrowed",  # alloc, free: ids of another sub-pool
-        "emits",  # extend: calls that tell what they took
+        "borrowed",  # alloc, free, refresh_table: ids of another sub-pool
+        "emits",  # extend, advance: calls that tell what they took
+        "append",  # advance: calls with a table
     }
 )
 """Every name that a spec can ask for by its operation's `features`, and a backend can declare."""
 
 __all__ = [
+    "ADVANCE",
     "ALLOC",
     "ASSIGN",
     "BIND",
@@ -65,10 +73,13 @@ __all__ = [
     "OPERATIONS",
     "READ_STREAM",
     "READ_TABLE",
+    "REFRESH_TABLE",
     "RELEASE",
+    "TOUCH",
     "TRANSLATE",
     "TRUNCATE",
     "UNBIND",
+    "AdvanceSpec",
     "AllocSpec",
     "AssignSpec",
     "BindSpec",
@@ -78,7 +89,9 @@ __all__ = [
     "FreeSpec",
     "ReadStreamSpec",
     "ReadTableSpec",
+    "RefreshTableSpec",
     "ReleaseSpec",
+    "TouchSpec",
     "TranslateSpec",
     "TruncateSpec",
     "UnbindSpec",

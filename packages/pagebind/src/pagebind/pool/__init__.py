@@ -5,6 +5,7 @@ from pagebind.pool.allocator import MultiEndedAllocator
 from pagebind.pool.chain import SubPool
 from pagebind.pool.ledger import Lease
 from pagebind.pool.page_pool import page_pool
+from pagebind.pool.read_table import ReadTable
 from pagebind.pool.rows import RequestTable, Row
 from pagebind.pool.stats import PoolStats, SubPoolStats
 from pagebind.pool.unified import UnifiedPool
@@ -14,6 +15,7 @@ __all__ = [
     "MultiEndedAllocator",
     "OutOfPages",
     "PoolStats",
+    "ReadTable",
     "RequestTable",
     "Row",
     "SubPool",

@@ -13,17 +13,19 @@ from pagebind.ops import (
     COMPACT,
     FREE,
     READ_TABLE,
+    REFRESH_TABLE,
     TRANSLATE,
     AllocSpec,
     CompactSpec,
     FreeSpec,
     ReadTableSpec,
+    RefreshTableSpec,
     TranslateSpec,
 )
 from pagebind.ops.read_table import ReadTable
+from pagebind.ops.refresh_table import RefreshTable
 from pagebind.plan import Planned, plan_with
 from pagebind.pool.chain import Place, SubPool
-from pagebind.words import Form
 
 
 class Settings(Protocol):
@@ -63,19 +65,20 @@ class IdPlans:
         spec = AllocSpec(max_items=self.num_virtual, borrowed=borrowed, index_dtype=self.index_dtype, id_dtype=id_dtype)
         return self.plan(ALLOC, spec)
 
-    def read_table(self, max_bs: int, form: Form, page_size: int, max_width: int, **asked: Any) -> ReadTable:
+    def read_table(self, **asked: Any) -> ReadTable:
         """Plan a read table; `asked` are fields of ReadTableSpec that the sub-pool leaves open."""
-        spec = ReadTableSpec(
-            max_bs=max_bs,
-            max_width=max_width,
-            page_size=page_size,
-            num_physical=self.place.num_physical,
-            form=form,
-            multiplier=self.spec.multiplier,
-            index_dtype=self.index_dtype,
-            **asked,
-        )
-        return READ_TABLE.call_type(self.plan(READ_TABLE, spec))
+        return READ_TABLE.call_type(self.plan(READ_TABLE, ReadTableSpec(**self._table(), **asked)))
+
+    def refresh_table(self, **asked: Any) -> RefreshTable:
+        """Plan the refresh of a read table; `asked` are fields of RefreshTableSpec that the sub-pool leaves open."""
+        return REFRESH_TABLE.call_type(self.plan(REFRESH_TABLE, RefreshTableSpec(**self._table(), **asked)))
+
+    def _table(self) -> dict[str, Any]:
+        return {
+            "num_physical": self.place.num_physical,
+            "multiplier": self.spec.multiplier,
+            "index_dtype": self.index_dtype,
+        }
 
     def plan_translate(self, max_items: int, id_dtype: torch.dtype, out_dtype: torch.dtype, **ranks: int) -> Planned:
         """Plan a translation of token ids; `ranks` and `rank` for a context-parallel group."""

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from pagebind.errors import Unsupported
 from pagebind.operation import INT32_MAX
 from pagebind.ops import (
+    ADVANCE,
     ASSIGN,
     EVICT,
     EXTEND,
     RELEASE,
+    TOUCH,
     TRUNCATE,
+    AdvanceSpec,
     AssignSpec,
     EvictSpec,
     ExtendSpec,
     ReleaseSpec,
+    TouchSpec,
     TruncateSpec,
 )
 from pagebind.ops.evict import PARTS, Part
 from pagebind.plan import Planned
 from pagebind.pool.id_plans import IdPlans
 from pagebind.words import Form
+
+TABLES: tuple[Form, ...] = ("page", "token")
+"""Cells of a read table that a decode step may append to; those of a context-parallel group hold pages."""
 
 
 @dataclass(frozen=True)
@@ -56,16 +65,44 @@ class OwnerPlans:
                 **rows,
             ),
         )
+        self._of = of
+        self._step: dict[str, Any] = {
+            "num_virtual": of.num_virtual,
+            "num_physical": num,
+            "multiplier": of.spec.multiplier,
+            "emits": emits,
+            "id_dtype": sizes.id_dtype,
+            "out_dtype": torch.int32 if sizes.ranks == 1 else torch.int64,
+            **rows,
+        }
+        self._steps: dict[Form | None, Planned] = {None: self._plan_step(None)}
+        for granularity in TABLES if sizes.ranks == 1 else TABLES[:1]:
+            with suppress(Unsupported):  # a call that asks for it is told
+                self._steps[granularity] = self._plan_step(granularity)
         self.truncate = of.plan(TRUNCATE, TruncateSpec(max_pages=num, **rows))
         self.release = {
             shared: of.plan(RELEASE, ReleaseSpec(max_pages=num, shared=shared, **rows)) for shared in (False, True)
         }
         self.assign = of.plan(ASSIGN, AssignSpec(max_bs=sizes.max_bs, max_items=INT32_MAX))
+        self.touch = of.plan(TOUCH, TouchSpec(max_bs=sizes.max_bs))
         self.slots = _slots(of, sizes)
+
+    def advance(self, granularity: Form | None) -> Planned:
+        """Return the plan of a decode step: with a read table of such cells, int32, or without one.
+
+        Raises Unsupported where the backend does not declare it.
+        """
+        return self._steps.get(granularity) or self._plan_step(granularity)
+
+    def _plan_step(self, granularity: Form | None) -> Planned:
+        appends: dict[str, Any] = {} if granularity is None else {"appends": True, "granularity": granularity}
+        return self._of.plan(ADVANCE, AdvanceSpec(**self._step, **appends))
 
     def warmup(self) -> None:
         """Compile every variant that the calls can need."""
-        for planned in (self.extend, self.truncate, *self.release.values(), self.assign, self.slots):
+        for planned in self._steps.values():
+            planned.warmup()
+        for planned in (self.extend, self.truncate, *self.release.values(), self.assign, self.touch, self.slots):
             planned.warmup()
 
 
@@ -96,4 +133,6 @@ def _rows(of: IdPlans, sizes: Sizes) -> dict[str, Any]:
 
 
 def _slots(of: IdPlans, sizes: Sizes) -> Planned:
-    return of.plan_translate(sizes.max_tokens, sizes.id_dtype, torch.int32, ranks=sizes.ranks, rank=sizes.rank)
+    return of.plan_translate(
+        max(sizes.max_tokens, sizes.max_bs), sizes.id_dtype, torch.int32, ranks=sizes.ranks, rank=sizes.rank
+    )

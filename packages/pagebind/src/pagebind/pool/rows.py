@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from pagebind.errors import InvalidArgument
+from pagebind.ops.touch import new_versions
 from pagebind.words import HOLE, Form
 
 
@@ -32,6 +33,8 @@ class RequestTable:
         """Tokens a row has room for."""
         width = max_context if form == "token" else -(-max_context // page_size)
         self.table = torch.full((max_requests, width), HOLE, dtype=torch.int32, device=device)
+        self.versions = new_versions(max_requests, device)
+        """int32 `[max_requests, 2]`: what read tables that are kept compare; see `pagebind.ops.touch`."""
         self._generations = [0] * max_requests
         self._closed = list(range(max_requests - 1, -1, -1))
         self._open: set[Row] = set()

@@ -7,16 +7,18 @@ from typing import Any
 
 import torch
 
-from pagebind.errors import CaptureError, InvalidArgument
+from pagebind.errors import CaptureError, InvalidArgument, Unsupported
 from pagebind.operation import INT32_MAX, need_count, need_length, need_tensor
 from pagebind.ops.evict import Part
-from pagebind.ops.read_table import ReadTable
+from pagebind.ops.read_table import ReadTable as ReadTableCall
+from pagebind.ops.read_table import need_width_within, table_tokens
 from pagebind.ops.translate import TRANSLATE, Translate
-from pagebind.plan import capturing
+from pagebind.plan import Planned, capturing
 from pagebind.pool.allocator import Call, MultiEndedAllocator
 from pagebind.pool.audit import digest_tables
 from pagebind.pool.chain import SubPool
 from pagebind.pool.ledger import Demand
+from pagebind.pool.read_table import ReadTable
 from pagebind.pool.row_plans import BorrowerPlans, OwnerPlans, Sizes
 from pagebind.pool.rows import RequestTable, Row
 from pagebind.words import Fill, Form
@@ -91,8 +93,9 @@ class UnifiedPool(MultiEndedAllocator):
 
         most_new = min(num_virtual, max_bs + max_tokens // self.page_size)
         self._new_ids, self._new_pages, self._borrowed = (scratch(most_new, id_dtype) for _ in range(3))
-        self._token_ids = scratch(max_tokens, id_dtype)
-        self._wide_slots = scratch(max_tokens if ranks > 1 else 0, torch.int64)
+        most_slots = max(max_tokens, max_bs)
+        self._token_ids = scratch(most_slots, id_dtype)
+        self._wide_slots = scratch(most_slots if ranks > 1 else 0, torch.int64)
         self._no_tokens = torch.zeros(max_bs, dtype=torch.int32, device=self.device)
         self._first = {
             name: torch.zeros(max_requests, dtype=torch.int32, device=self.device) for name in self._borrowers
@@ -107,27 +110,52 @@ class UnifiedPool(MultiEndedAllocator):
         fill: Fill = "prefix",
         windowed: bool = False,
         out_dtype: torch.dtype = torch.int32,
-    ) -> ReadTable:
+    ) -> ReadTableCall:
         """Plan a read table over sub-pool `name`, of up to `max_width` columns (cells of `granularity`).
 
         Call it with `pool.requests.table`, `pool.tables[name].v2p` and `state=pool.tables[name].state`. In a
         context-parallel group tables hold pages: raises InvalidArgument for tokens.
         """
+        asked = self._table(max_width, granularity) | {"fill": fill, "windowed": windowed, "out_dtype": out_dtype}
+        return self._ids[self._name(name)].read_table(**asked)
+
+    def read_table(
+        self,
+        width: int,
+        *,
+        name: str | None = None,
+        granularity: Form = "page",
+        fill: Fill = "prefix",
+        windowed: bool = False,
+        out_dtype: torch.dtype = torch.int32,
+    ) -> ReadTable:
+        """Make a read table over sub-pool `name`, of `max_bs` rows and `width` columns (cells of `granularity`).
+
+        It is kept: each `refresh` writes what changed since the last one. Calls of this pool are seen by themselves;
+        writes to `pool.requests.table` by others are declared by `pool.touch`. Raises InvalidArgument as
+        plan_read_table, and for columns past a row.
+        """
+        name = self._name(name)
+        tokens = table_tokens(self.form, self.page_size, self.requests.table)
+        need_width_within(width, granularity, self.page_size, tokens)
+        asked = self._table(width, granularity) | {"fill": fill, "windowed": windowed, "out_dtype": out_dtype}
+        launch = self._ids[name].refresh_table(**asked, borrowed=name in self._borrowers)
+        cells = torch.zeros((self.max_bs, width), dtype=out_dtype, device=self.device)
+        return ReadTable(launch, cells, self.requests, self.tables[name], self._first.get(name))
+
+    def _table(self, max_width: int, granularity: Form) -> dict[str, Any]:
         if self.ranks > 1 and granularity == "token":
             raise InvalidArgument(
                 f"granularity is 'token' in a group of {self.ranks} ranks, each of which stores some tokens of a page; "
                 "plan granularity='page'"
             )
-        return self._ids[self._name(name)].read_table(
-            self.max_bs,
-            self.form,
-            self.page_size,
-            max_width,
-            granularity=granularity,
-            fill=fill,
-            windowed=windowed,
-            out_dtype=out_dtype,
-        )
+        return {
+            "max_bs": self.max_bs,
+            "max_width": max_width,
+            "page_size": self.page_size,
+            "form": self.form,
+            "granularity": granularity,
+        }
 
     def plan_translate(
         self,
@@ -181,9 +209,47 @@ class UnifiedPool(MultiEndedAllocator):
         summed over the lanes), in each of these sub-pools. Raises OutOfPages, changing nothing, where they are not
         free. Inside a capture, or with None on an open lease, no count moves: the lease bounds it.
         """
+        self._give_tokens(self._owner.extend, (req_rows, prefix_lens, indptr), slots, pages, {})
+
+    def advance(
+        self,
+        req_rows: torch.Tensor,
+        seq_lens: torch.Tensor,
+        *,
+        slots: torch.Tensor | Mapping[str, torch.Tensor],
+        pages: int | None = None,
+        table: torch.Tensor | None = None,
+        granularity: Form = "page",
+    ) -> None:
+        """Take one decode step: every row gets its next token, and `seq_lens` goes up; see `pagebind.ops.advance`.
+
+        `slots` as in extend, int32 `[bs]`; `pages` is the number of lanes whose token begins a page, in each of these
+        sub-pools. With `table`, int32, a read table of the sub-pool whose ids the rows hold, of cells of `granularity`,
+        the token's column is appended. Inside a capture, or with None on an open lease, no count moves: a captured step
+        replays for as long as the lease has pages. Raises Unsupported for a sub-pool with zero_on_alloc.
+        """
+        for name in (self.rows_of, *(slots if isinstance(slots, Mapping) else ())):
+            if name in self.sub_pools and self.sub_pools[name].zero_on_alloc:
+                raise Unsupported(
+                    f"sub-pool {name!r} has zero_on_alloc, and advance clears no pages: call extend, a token a lane"
+                )
+        if table is not None:
+            self._table(0, granularity)
+        planned = self._owner.advance(None if table is None else granularity)
+        self._give_tokens(planned, (req_rows, seq_lens), slots, pages, {} if table is None else {"table": table})
+
+    def _give_tokens(
+        self,
+        planned: Planned,
+        lanes: Sequence[torch.Tensor],
+        slots: torch.Tensor | Mapping[str, torch.Tensor],
+        pages: int | None,
+        more: Mapping[str, Any],
+    ) -> None:
+        # A call of the owner that gives rows tokens, then each borrower's pages under the same ids.
         if pages is not None:
             need_count("pages", pages, 0)
-        owner = self.rows_of
+        owner, req_rows = self.rows_of, lanes[0]
         wanted = dict(slots) if isinstance(slots, Mapping) else {owner: slots}
         if owner not in wanted:
             raise InvalidArgument(f"slots has no {owner!r}, whose ids the request table holds; it has {list(wanted)}")
@@ -191,15 +257,15 @@ class UnifiedPool(MultiEndedAllocator):
         self._need_owner(owner, tuple(wanted))
         on_lease = self._on_lease(pages)
         wide = own if self.ranks == 1 else self._wide_slots[: own.shape[0]]
-        told: dict[str, Any] = {"slots": wide, "pages": None if capturing(self.device) else pages}
+        told: dict[str, Any] = {"slots": wide, "pages": None if capturing(self.device) else pages, **more}
         if self._emits:
             need_tensor("slots", own, torch.int32, 1, self.device)
-            most = min(self._new_ids.shape[0], req_rows.shape[0] + own.shape[0] // self.page_size)
+            most = min(own.shape[0], req_rows.shape[0] + own.shape[0] // self.page_size, self._new_ids.shape[0])
             new = slice(0, most if pages is None else min(pages, self._new_ids.shape[0]))
             told |= {"new_ids": self._new_ids[new], "new_pages": self._new_pages[new]}
             told["token_ids"] = self._token_ids[: own.shape[0]]
-        args = (self.requests.table, req_rows, prefix_lens, indptr, self.tables[owner])
-        calls: list[Call] = [(self._owner.extend, args, told)]
+        args = (self.requests.table, *lanes, self.tables[owner])
+        calls: list[Call] = [(planned, args, told)]
         follow: list[tuple[Call, str, torch.Tensor | None]] = []
         if self.ranks > 1:
             calls.append((self._owner.slots, (told["token_ids"], self.tables[owner].v2p), {"out": own}))
@@ -215,11 +281,11 @@ class UnifiedPool(MultiEndedAllocator):
         counts = self.ledger.spread(dict.fromkeys((owner, *wanted), pages or 0))
         if not capturing(self.device):
             self._make_room(counts, calls)
-        calls[0][0](*args, **told)
+        planned(*args, **told)
         if self._emits:
             self._clear(owner, told["new_pages"])
-        for (planned, given, named), name, cleared in follow:
-            planned(*given, **named)
+        for (behind, given, named), name, cleared in follow:
+            behind(*given, **named)
             if cleared is not None:
                 self._clear(name, cleared)
         if not on_lease:
@@ -238,12 +304,27 @@ class UnifiedPool(MultiEndedAllocator):
         owner = self.rows_of
         args = (self.requests.table, req_rows, seq_lens, keep_lens, self.tables[owner])
         calls.append((self._owner.truncate, args, self._freed(owner, pages)))
+        calls.append(self._touched(req_rows, keep_lens))
         self._give_back("truncate", None if on_lease else counts, calls)
 
     def assign(self, req_rows: torch.Tensor, ids: torch.Tensor, indptr: torch.Tensor) -> None:
         """Copy ids in the request table's form to the head of rows; see `pagebind.ops.assign`."""
         owner = self.rows_of
+        touch, words, _ = self._touched(req_rows, self._no_tokens[: req_rows.shape[0]])
+        touch.check(*words)
         self._owner.assign(self.requests.table, req_rows, ids, indptr, state=self.tables[owner].state)
+        touch(*words)
+
+    def touch(self, req_rows: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Tell read tables that others wrote to rows of the request table, from token `tokens[b]` on.
+
+        Both are int32 `[bs]`; see `pagebind.ops.touch`. Calls of this pool tell by themselves.
+        """
+        self._owner.touch(self.requests.versions, req_rows, tokens, state=self.tables[self.rows_of].state)
+
+    def _touched(self, req_rows: torch.Tensor, tokens: torch.Tensor) -> Call:
+        # Bad rows were counted by the call that changed the others.
+        return self._owner.touch, (self.requests.versions, req_rows, tokens), {}
 
     def release(
         self,
@@ -276,6 +357,7 @@ class UnifiedPool(MultiEndedAllocator):
         args = (self.requests.table, req_rows, seq_lens, self.tables[owner])
         shared = {} if starts is None else {"starts": starts}
         calls.append((self._owner.release[starts is not None], args, self._freed(owner, pages) | shared))
+        calls.append(self._touched(req_rows, self._no_tokens[:bs]))
         self._give_back("release", counts, calls)
         self.requests.close(rows)
 

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from pagebind_bench.bench.lab import Contender, Lab
-from pagebind_bench.bench.makers import alloc, compact, free, read_table
+from pagebind_bench.bench.makers import advance, alloc, compact, free, read_table, refresh_table
 
 Maker = Callable[[Any, Lab], "list[Contender]"]
 
 MAKERS: dict[str, Maker] = {
     "read_table": read_table.contenders,
+    "refresh_table": refresh_table.contenders,
+    "advance": advance.contenders,
     "alloc": alloc.contenders,
     "free": free.contenders,
     "compact": compact.contenders,

@@ -12,8 +12,8 @@ import torch
 from pagebind import Backend
 from pagebind.ops import COMPACT, CompactSpec
 
-from pagebind_bench.bench.cases import CompactCase
 from pagebind_bench.bench.inputs import DTYPES, Pool, page_tables, pool, seed
+from pagebind_bench.bench.kinds import CompactCase
 from pagebind_bench.bench.lab import Contender, Lab, Work
 
 

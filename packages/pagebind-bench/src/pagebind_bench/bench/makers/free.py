@@ -8,8 +8,8 @@ import torch
 from pagebind import Backend
 from pagebind.ops import FREE, FreeSpec
 
-from pagebind_bench.bench.cases import FreeCase
 from pagebind_bench.bench.inputs import DTYPES, Pool, half_live, page_tables, seed
+from pagebind_bench.bench.kinds import FreeCase
 from pagebind_bench.bench.lab import Contender, Lab, Work
 from pagebind_bench.bench.sglang import Sglang
 

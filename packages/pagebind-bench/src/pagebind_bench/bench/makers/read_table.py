@@ -1,4 +1,4 @@
-"""read_table: a full build, beside SGLang's kernel, the two published grids and, on the CPU, one flat gather."""
+"""read_table: a full build, beside SGLang's kernel, the two published grids and one flat gather of the same ids."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pagebind import Backend
 from pagebind.ops import READ_TABLE, ReadTableSpec
 from pagebind.words import Form, new_state
 
-from pagebind_bench.bench.cases import TableCase
 from pagebind_bench.bench.inputs import DTYPES, Batch, batch
+from pagebind_bench.bench.kinds import TableCase
 from pagebind_bench.bench.lab import Contender, Lab, Work
 from pagebind_bench.bench.sglang import Sglang
 
@@ -94,6 +94,4 @@ def contenders(case: TableCase, lab: Lab) -> list[Contender]:
     if lab.published:
         found.append(Contender("published-batch", lambda: published("grid_from_batch")))
         found.append(Contender("published-context", lambda: published("grid_from_context")))
-    if lab.device.type == "cpu":
-        found.append(Contender("index_select", gather))
-    return found
+    return [*found, Contender("index_select", gather)]

@@ -1,0 +1,219 @@
+// refresh_table: bring a read table up to date by writing only what changed, in one launch.
+//
+//     steady lanes  as built, but for an appended column: written by the lane's owner, a thread of one block
+//     small lanes   few cells to change: the warp of the lane's owner, a thread of one block, writes them, and what was
+//                   built, at once
+//     large lanes   their cells are shared out evenly to the warps of all blocks; what was built is written by the last
+//                   block, after all have read what was before
+//
+// Every block judges all lanes, and so finds by itself whether all are steady, and whether one is large. Mostly all are
+// steady, and the launch is done: an appended column costs three loads that wait for each other (the lane's words; the
+// row's words and the column's id; the page) and no look at other blocks. The grid follows from the table's size, never from a length.
+#include "base.cuh"
+#include "block.cuh"
+#include "entry.cuh"
+#include "build.cuh"
+#include "refresh.cuh"
+
+// Of the argument `flags`. Arguments are few, because each further line of them costs as much as a load.
+constexpr i64 ALIGNED = 1, COUNTING = 2;
+
+struct Table {
+    PageTable pages;
+    const i32* __restrict__ ids;  // the request table
+    i64 ids_stride;
+    out_t* cells;  // [rows, width]
+    i64 cells_stride;
+
+    // Writes or empties columns of a lane, COUNT of a thread at once. A warp calls it together; returns how many ids of
+    // the thread were past the page table.
+    template <u32 COUNT>
+    __device__ u32 write(i64 b, i64 r, u32 which, Range range) const {
+        const Row row{ids + most(r, 0) * ids_stride, cells + b * cells_stride, range.begin, range.end};
+        const u32 first = row.begin + threadIdx.x % WARP;
+        u32 bad_ids = 0;
+        if (which == BEFORE || which == BEHIND)
+            for (u32 c = first; c < row.end; c += WARP) row.cells[c] = 0;
+        else
+            for (u32 c = first; c < row.end; c += COUNT * WARP)
+                bad_ids += write_columns<COUNT>(pages, row, c, WARP);
+        return bad_ids;
+    }
+};
+
+// ---- large lanes: a warp writes strips of columns that lie side by side ---------------------------------------------
+
+__device__ inline u32 strips_of(const Range& range) {
+    return range.begin < range.end ? (range.end - range.begin + STRIP - 1) / STRIP : 0;
+}
+
+__device__ inline i64 strips_of(const Lane& lane) {
+    i64 strips = 0;
+    if (lane.large)
+        for (u32 which = HEAD; which < Lane::ranges(); ++which) strips += strips_of(lane.range(which));
+    return strips;
+}
+
+__device__ inline u32 write_strip(const Table& table, i64 b, const Lane& lane, u32 strip) {
+    u32 which = HEAD;
+    Range range = lane.range(which);
+    for (u32 strips = strips_of(range); strip >= strips; strips = strips_of(range)) {
+        strip -= strips;
+        range = lane.range(++which);
+    }
+    range.begin += strip * STRIP;
+    range.end = fewer(range.end, range.begin + STRIP);
+    return table.write<MANY>(b, lane.row, which, range);
+}
+
+// Writes this warp's share of the large lanes.
+__device__ inline u32 write_share(const Table& table, const Batch& batch) {
+    __shared__ i64 begin[MAX_THREADS + 1];  // strips of the lanes before, of as many lanes as there are threads
+    u32 bad_ids = 0;
+#pragma unroll 1
+    for (i64 base = 0; base < batch.rows; base += blockDim.x) {
+        i64 total;
+        begin[threadIdx.x] = block_scan(strips_of(batch.judge(base + threadIdx.x)), &total);
+        if (threadIdx.x == 0) begin[blockDim.x] = total;
+        __syncthreads();  // the next scan has more of them before `begin` is written again
+        const i64 warps = blockDim.x / WARP;
+        const i64 share = ceil_div(total, gridDim.x * warps);
+        i64 strip = (blockIdx.x * warps + threadIdx.x / WARP) * share;
+        const i64 end = least(strip + share, total);
+#pragma unroll 1
+        while (strip < end) {
+            const i64 i = lane_of(begin, i64(blockDim.x), strip);
+            const Lane lane = batch.judge(base + i);
+#pragma unroll 1
+            for (const i64 last = least(end, begin[i + 1]); strip < last; ++strip)
+                bad_ids += write_strip(table, base + i, lane, u32(strip - begin[i]));
+        }
+    }
+    return bad_ids;
+}
+
+// ---- steady lanes: as built, but for an appended column ---------------------------------------------------------------
+
+// Whether a lane is steady; its owner writes the new column, and where the extent ends now. Few instructions, because
+// nothing else makes up the time of a launch. It agrees with Batch::judge, which finds a steady lane done afterwards.
+__device__ inline bool is_steady(const Table& table, const Batch& batch, i64 b, bool owned, u32* bad_ids) {
+    const Built before = batch.load_built(b);
+    const i32* const was = before.word;
+    if (b >= batch.bs)
+        return was[BUILT_ROW] == NOTHING && (was[BUILT_VERSION] | was[BUILT_EPOCH] | was[BUILT_FIRST] | was[BUILT_END] |
+                                             was[BUILT_LIVE]) == 0;
+    const i64 r = load(batch.req_rows, plan::row_wide, b), n = load_length(batch.seq_lens, b) + batch.delta;
+    const i64 start = batch.starts == nullptr ? 0 : most(load_length(batch.starts, b), 0);
+    if (u64(r) >= u64(batch.max_requests) || n < 0 || n > batch.fit) return false;
+    const u64 cell = u64(Batch::cell_tokens());
+    const u32 end = u32((u64(n) + cell - 1) / cell), last = end - 1;
+    const u32 begin = u32(least(start / i64(cell), end));
+    const bool some = begin < end;
+    const i32 version = batch.versions[r * VERSION_WORDS + VERSION];
+    const i32 live = plan::borrowed ? higher(batch.first[r], 0) : 0;
+    const i32 id = owned && some ? column_id(table.ids + r * table.ids_stride, last) : i32(HOLE);
+    const index_t physical = physical_page(table.pages, id);
+    if (was[BUILT_ROW] != r || was[BUILT_EPOCH] != batch.epoch || was[BUILT_VERSION] != version) return false;
+    if (plan::borrowed && was[BUILT_LIVE] != live) return false;
+    if (!some) return (was[BUILT_FIRST] | was[BUILT_END]) == 0;
+    const i32 first = i32(begin);
+    if (plan::fill_sink ? was[BUILT_FIRST] != first : was[BUILT_FIRST] > first) return false;
+    const u32 appended = end - u32(was[BUILT_END]);
+    if (appended > 1) return false;
+    if (!owned) return true;
+    if (appended) {
+        *bad_ids += is_past_table(table.pages, id);
+        table.cells[b * table.cells_stride + last] = column_entry(table.pages, id, physical, last);
+    }
+    i32* const words = batch.built + b * BUILT_WORDS;
+    if (was[BUILT_FIRST] != first) words[BUILT_FIRST] = first;
+    if (appended) words[BUILT_END] = i32(end);
+    return true;
+}
+
+KERNEL(refresh_table)(
+    const i32* __restrict__ request_table,  // [max_requests, columns], int32
+    i64 max_requests, i64 row_stride,
+    const void* __restrict__ req_rows,  // [bs], int32 or int64
+    const void* __restrict__ seq_lens,  // [bs], int32 or int64; tokens
+    const void* __restrict__ starts,    // [bs], as seq_lens, or null; tokens
+    const index_t* __restrict__ v2p,    // [num_virtual + 1], index_t
+    i64 num_virtual,
+    out_t* __restrict__ out,  // [>= rows, width], out_t
+    i64 width, i64 out_stride, i64 bs,
+    i64 rows,    // of `out` that are looked at: bs, or all of them with sink fill
+    i32* built,  // [>= rows, BUILT_WORDS], int32
+    const i32* __restrict__ versions,  // [max_requests, VERSION_WORDS], int32
+    i64 flags,                         // ALIGNED: rows of both are, to their length or 16 bytes; COUNTING
+    const i32* __restrict__ first,     // [max_requests], int32; pages; with plan::borrowed
+    i64 fit,                           // the longest that a lane can be, in tokens
+    i64 small,                         // cells that a lane may have to change without being large
+    i64 owners,                        // blocks that own lanes, a power of two
+    i64 delta, i64 multiplier,
+    i64* state) {  // [STATE_WORDS], int64
+    const i32 epoch = i32(state[EPOCH]);
+    const Batch batch{max_requests, req_rows, seq_lens, starts,     versions, first,      built,       bs,
+                      rows,         delta,    fit,      i32(width), epoch,    u32(small), (flags & ALIGNED) != 0};
+    const Table table{page_table(v2p, num_virtual, multiplier), request_table, row_stride, out, out_stride};
+    const bool owner = (threadIdx.x & (u32(owners) - 1)) == blockIdx.x;
+    i64* const counters = flags & COUNTING ? state : nullptr;
+    u32 clipped = 0, bad_rows = 0, bad_ids = 0;
+    bool steady = true, large = false;
+#pragma unroll 1
+    for (i64 b = threadIdx.x; b < rows; b += blockDim.x) steady = is_steady(table, batch, b, owner, &bad_ids) && steady;
+    if (!__syncthreads_or(!steady)) {
+        count(counters, BAD_ID, bad_ids);
+        return;
+    }
+#pragma unroll 1
+    for (i64 base = 0; base < rows; base += blockDim.x) {
+        const i64 b = base + threadIdx.x;
+        const bool owned = owner && b < rows;
+        Lane lane;
+        if (b < rows) {
+            const Built before = batch.load_built(b);
+            lane = batch.extent(b);
+            const Now now = batch.load_now(lane);
+            // The last column is the one that is appended: its id and page are on their way before it is known.
+            const bool some = owned && lane.begin < lane.end;
+            const u32 last = lane.end - 1;
+            const i32 id = some ? column_id(request_table + lane.row * row_stride, last) : i32(HOLE);
+            const index_t physical = physical_page(table.pages, id);
+            batch.compare(&lane, before, now);
+            if (some && !lane.large && lane.high < lane.end) {
+                bad_ids += is_past_table(table.pages, id);
+                out[b * out_stride + last] = column_entry(table.pages, id, physical, last);
+                lane.stop = last;
+            }
+        }
+        large = large || lane.large;
+        const bool mine = owned && !lane.large;
+        for (u32 left = __ballot_sync(FULL_WARP, mine && !lane.is_done()); left != 0; left &= left - 1) {
+            const int thread = __popc((left & (0 - left)) - 1);
+            const Lane other = lane.of(thread);
+            const i64 at = base + threadIdx.x / WARP * WARP + thread;
+#pragma unroll 1
+            for (u32 which = HEAD; which < Lane::ranges(); ++which)
+                bad_ids += table.write<FEW>(at, other.row, which, other.range(which));
+        }
+        if (mine) batch.store_built(b, lane);
+        clipped += owned && lane.clipped;
+        bad_rows += owned && lane.bad_row;
+    }
+    count(counters, CLIPPED, clipped);
+    count(counters, BAD_ROW, bad_rows);
+    if (__syncthreads_or(large)) {
+        // Lanes are judged anew: small ones may be found done, large ones as they were.
+        bad_ids += write_share(table, batch);
+        if (is_last_block(state + TICKET)) {
+#pragma unroll 1
+            for (i64 b = threadIdx.x; b < rows; b += blockDim.x) {
+                const Lane lane = batch.judge(b);
+                if (lane.large) batch.store_built(b, lane);
+            }
+        }
+    }
+    count(counters, BAD_ID, bad_ids);
+}
+
+HOST_ENTRY(refresh_table)
