@@ -53,8 +53,8 @@ class World:
             granularity=granularity,
             fill=fill,
             multiplier=random.choice((1, 1, 6)),
-            windowed=random.random() < 0.4,
-            borrowed=random.random() < 0.4,
+            windowed=random.random() < 0.5,
+            borrowed=random.random() < 0.5,
             index_dtype=index,
             row_dtype=row,
             length_dtype=length,
@@ -87,6 +87,9 @@ class World:
         if random.random() < 0.7:  # a step of decoding
             self.lens = [n + random.choice((0, 1, 1, 1, self.spec.page_size, 9)) for n in self.lens]
             self.starts = [n + random.choice((0, 1, self.spec.page_size)) for n in self.starts]
+        if random.random() < 0.4:  # rows lose pages at both ends
+            self.lens = [n - random.choice((0, 1, self.spec.page_size)) for n in self.lens]
+            self.first += torch.randint(0, 3, self.first.shape, dtype=torch.int32)
         for _ in range(random.choice((0, 0, 1, 2, 9))):
             b, r = random.randrange(self.rows), random.randrange(self.requests)
             what = random.choice(("row", "swap", "touch", "touch", "lens", "first", "garbage"))
