@@ -125,14 +125,14 @@ class World:
         return (self.request_table, torch.tensor(self.row_of[:bs], dtype=spec.row_dtype), lens, self.v2p), more
 
     def step(self, launches):
-        """Refresh by each launch from where the table is; return which tensors differ after it."""
+        """Refresh by each launch from what the words say; return which tensors differ. No cell holds what it should."""
         lanes, more = self.lanes()
         results = []
         for launch in launches:
             memory, built, state = self.memory.clone(), self.at_its_place(self.built), self.state.clone()
             launch(*lanes, out=memory[:, : self.width], built=built, versions=self.versions, state=state, **more)
             results.append((memory, built, state))
-        self.memory, self.built, self.state = results[0]
+        _, self.built, self.state = results[0]
         names = ("out", "built", "state")
         return [name for name, a, b in zip(names, *results, strict=True) if not torch.equal(a, b)]
 
