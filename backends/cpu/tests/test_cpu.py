@@ -1,4 +1,4 @@
-"""What only the CPU backend has: long lanes, blocks, whole pages and cells must give what one cell at a time gives."""
+"""What only the CPU backend has: blocks, whole pages and cells must give what one cell at a time gives."""
 
 import random
 
@@ -8,10 +8,12 @@ import torch
 from pagebind import plan
 from pagebind.ops import OPERATIONS, READ_STREAM, READ_TABLE, TRANSLATE, ReadStreamSpec, ReadTableSpec, TranslateSpec
 from pagebind.words import BAD_ID, new_state
-from pagebind_cpu.cells import BLOCKS, LONG
+from pagebind_cpu.cells import BLOCKS
+from pagebind_cpu.entries import MANY
 
 NUM_PAGES = 900
 BLOCK, SMALL = BLOCKS
+LONG = MANY // 4  # cells; four such lanes are looked up together in another way than one
 AWKWARD = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 1, SMALL, SMALL - 1, 777, LONG, LONG - 1]
 WIDTH = LONG + 3
 

@@ -1,8 +1,7 @@
 """Cells of a batch of lanes: read their ids, translate them, write the entries.
 
-A lane's cells lie side by side, in the request table as in the output. A long lane is a call of its own, straight from
-its row to its place, without a copy of its ids. Shorter ones travel together in blocks; the last block of a lane is
-moved back to end with the lane, and writes again what the block before it wrote.
+A lane's cells lie side by side, in the request table as in the output. They travel in blocks, those of all lanes
+together; the last block of a lane is moved back to end with the lane, and writes again what the block before it wrote.
 
     lane of 150 cells, blocks of 64:   [0, 64)  [64, 128)  [86, 150)
 
@@ -20,9 +19,8 @@ from pagebind.ops.ids import read_ids
 from pagebind.ops.ragged import cell, expand, flat, gather, quotient
 from pagebind.words import SINK, Form
 
-from pagebind_cpu.entries import Unit, entries, pages, write_sound
+from pagebind_cpu.entries import Unit, entries, pages
 
-LONG = 4096  # cells from which a lane pays for a call of its own
 BLOCKS = (64, 8)  # cells
 FEWEST = 4096  # cells from which a pass of its own, for blocks or pages, pays
 
@@ -69,11 +67,6 @@ def write_entries(source: Source, lanes: Lanes, v2p: torch.Tensor, unit: Unit, t
         whole = torch.stack([target.cells == lanes.cells for target in targets]).all(0)
         past += _write_cells(source, *_only(~whole, lanes, targets), v2p, unit)
         lanes, targets = _only(whole, lanes, targets)
-    if unit.page_size == 1:
-        long = (lanes.cells >= LONG).nonzero()[:, 0]
-        if long.shape[0]:
-            written = long[: _write_rows(source, lanes, targets, v2p, unit, long)]
-            lanes, targets = _only(torch.ones_like(lanes.cells).index_fill_(0, written, 0), lanes, targets)
     left = int(lanes.cells.sum())
     if left >= FEWEST and source.widens:
         return past + _write_pages(source, lanes, targets, v2p, unit)
@@ -93,23 +86,6 @@ def write_entries(source: Source, lanes: Lanes, v2p: torch.Tensor, unit: Unit, t
 def _only(kept: torch.Tensor, lanes: Lanes, targets: Sequence[Target]) -> tuple[Lanes, list[Target]]:
     """Return the lanes and targets with no cells in any lane but those that `kept`, `[bs]`, says 1 or True for."""
     return lanes._replace(cells=lanes.cells * kept), [t._replace(cells=t.cells * kept) for t in targets]
-
-
-def _write_rows(
-    source: Source, lanes: Lanes, targets: Sequence[Target], v2p: torch.Tensor, unit: Unit, which: torch.Tensor
-) -> int:
-    """Write the lanes that `which`, int64 `[n]`, names, up to one with an id outside the table; return how many."""
-    step, memory = source.step, flat(source.request_table)
-    at = cell(source.request_table, lanes.row, lanes.first * step)
-    numbers = [number.index_select(0, which).tolist() for number in (lanes.cells, at, *(t.begin for t in targets))]
-    (main, *_), *others = targets
-    for done, (cells, begin, place, *places) in enumerate(zip(*numbers, strict=True)):
-        out = main[place : place + cells]
-        if not write_sound(quotient(memory[begin : begin + cells * step : step], step), v2p, unit, out):
-            return done
-        for other, also in zip(others, places, strict=True):
-            other.memory[also : also + cells].copy_(out)
-    return which.shape[0]
 
 
 def _write_blocks(

@@ -12,6 +12,9 @@ import torch
 from pagebind.ops.ragged import quotient
 from pagebind.words import SINK, TOMBSTONE
 
+MANY = 16384
+"""Ids from which threads pay."""
+
 
 class Unit(NamedTuple):
     """How ids and entries count."""
@@ -29,14 +32,21 @@ def pages(virtual: torch.Tensor, v2p: torch.Tensor) -> tuple[torch.Tensor, torch
     `virtual` is dense, of any shape, with at least one element. None stands for a mask without any True.
     """
     try:
-        return v2p[:-1].index_select(0, virtual.view(-1)).view(virtual.shape), None
-    except IndexError:  # index_select looks at every id, so only a call with one outside pays for a second look
+        return _look_up(virtual, v2p[:-1]), None
+    except (IndexError, RuntimeError):  # torch looks at every id, so only a call with one outside pays for another look
         last = v2p.shape[0] - 2
     inside = virtual.clamp(SINK, last)
     physical = v2p.index_select(0, inside.view(-1)).view(virtual.shape)
     physical.masked_fill_(inside != virtual, TOMBSTONE)
     past = virtual > last
     return physical, past if past.any() else None
+
+
+def _look_up(virtual: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    # A gather is shared out to threads where it has rows, an index_select is not.
+    if virtual.dim() == 2 and virtual.numel() >= MANY:
+        return known.expand(virtual.shape[0], -1).gather(1, virtual.long())
+    return known.index_select(0, virtual.view(-1)).view(virtual.shape)
 
 
 def entries(ids: torch.Tensor, v2p: torch.Tensor, unit: Unit) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -55,21 +65,3 @@ def entries(ids: torch.Tensor, v2p: torch.Tensor, unit: Unit) -> tuple[torch.Ten
         offset //= unit.ranks
     entry = entry.to(unit.out_dtype).mul_(unit.scale).add_(offset)
     return entry if dead is None else entry.masked_fill_(dead, SINK), past
-
-
-def write_sound(ids: torch.Tensor, v2p: torch.Tensor, unit: Unit, out: torch.Tensor) -> bool:
-    """Write the entries of page ids to `out` in place; False, with anything in `out`, where one is not in the table.
-
-    `ids` and `out` are dense, `[n]`, and share no memory.
-    """
-    known = v2p[:-1]
-    try:
-        if known.dtype is out.dtype:
-            torch.index_select(known, 0, ids, out=out).clamp_(min=SINK)
-        else:
-            out.copy_(known.index_select(0, ids).clamp_(min=SINK))
-    except IndexError:  # as in `pages`
-        return False
-    if unit.scale != 1:
-        out.mul_(unit.scale)
-    return True
