@@ -65,9 +65,10 @@ class Life:
         return torch.tensor(values, dtype=torch.int32, device=self.pool.device)
 
     def batch(self):
-        """Return rows, lengths and window starts of some of the requests, in some order."""
-        lanes = self.random.sample(self.rows, self.random.randint(1, len(self.rows)))
-        starts = [min(self.gone[row] * PAGE + self.random.randrange(3), self.length[row]) for row in lanes]
+        """Return rows, lengths and window starts of some of the requests; starts may lie before what is gone."""
+        lanes = self.rows if self.random.random() < 0.5 else self.random.sample(self.rows, len(self.rows))
+        lanes = lanes[: self.random.randint(1, len(lanes))]
+        starts = [min(self.random.choice((0, self.gone[row] * PAGE + 1)), self.length[row]) for row in lanes]
         return self.ints(*(r.index for r in lanes)), self.ints(*(self.length[r] for r in lanes)), self.ints(*starts)
 
     def held(self, tokens):
