@@ -1,6 +1,7 @@
 """plan(): what is refused when planned, what a planned call checks, and that it launches nothing for an empty batch."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -51,6 +52,21 @@ def record(launches):
 
 SPEC = BindSpec(max_items=4)
 PAIR = (torch.tensor([1], dtype=torch.int32),) * 2 + (torch.tensor([0, -1, -1], dtype=torch.int32),) * 2
+
+
+def test_a_table_of_more_rows_than_an_int32_counts_is_refused(record, launches):
+    spec = ReadTableSpec(max_bs=1, max_width=1, page_size=1, num_physical=2)
+    table = plan(READ_TABLE, spec, backend=replace(record[0], features=READ_TABLE.features(spec)), device="cpu")
+    one = torch.zeros(1, dtype=torch.int32)
+    for rows in (2**31 - 1, 2**31):
+        out = torch.empty(rows, 0, dtype=torch.int32)  # without columns, so without memory
+        call = partial(table, one[None], one, one, one.new_zeros(3), out=out)
+        if rows < 2**31:
+            call()
+        else:
+            with pytest.raises(InvalidArgument, match=r"out has 2147483648 rows; a table has at most 2\*\*31 - 1"):
+                call()
+    assert launches.calls == 0
 
 
 def test_a_planned_call_checks_then_launches(record, launches):

@@ -115,6 +115,11 @@ __device__ inline void pin([[maybe_unused]] i64& value) {
     asm volatile("" : "+l"(value));
 #endif
 }
+__device__ inline void pin([[maybe_unused]] i32& value) {
+#ifndef PAGEBIND_HOST
+    asm volatile("" : "+r"(value));
+#endif
+}
 template <class T>
 __device__ inline void pin([[maybe_unused]] T*& value) {
 #ifndef PAGEBIND_HOST

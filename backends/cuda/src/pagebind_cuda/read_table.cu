@@ -41,8 +41,8 @@ struct Batch {
     u32 cover;       // columns
 
     // Lane b, or the last one. All loads are under way before anything looks at them.
-    __device__ Lane lane(i64 b) const {
-        const u32 at = u32(least(b, bs - 1));
+    __device__ Lane lane(u32 b) const {
+        const u32 at = fewer(b, bs - 1);
         Lane lane{load(req_rows, plan::row_wide, at), load(seq_lens, plan::length_wide, at), 0};
         if (plan::windowed) lane.start = load(starts, plan::length_wide, at);
         return lane;
@@ -52,26 +52,32 @@ struct Batch {
     __device__ i64 tokens(const Lane& lane) const { return bounded(lane.length) + delta; }
     __device__ i64 start(const Lane& lane) const { return plan::windowed ? most(bounded(lane.start), 0) : 0; }
 
+    __device__ bool fits(const Lane& lane) const { return u64(tokens(lane)) <= u64(fit); }
+    __device__ bool is_good(u32 b, const Lane& lane) const { return (b < bs) & (u64(lane.row) < u64(max_requests)); }
+
     // The valid extent of a lane's row: begin <= end.
     __device__ void extent(const Lane& lane, u32* begin, u32* end) const {
-        const u64 n = u64(clamp(tokens(lane), 0, fit)), cell = u64(cell_tokens());
+        const u64 n = fits(lane) ? u64(tokens(lane)) : tokens(lane) < 0 ? 0 : u64(fit), cell = u64(cell_tokens());
         *end = u32((n + cell - 1) / cell);
-        *begin = u32(least(u64(start(lane)) / cell, *end));
+        *begin = plan::windowed ? u32(least(u64(start(lane)) / cell, *end)) : 0;
     }
 
-    // The row of lane b, empty for a bad row and for a row past the batch.
-    __device__ Row row(i64 b, const Lane& lane) const {
-        Row row{request_table, out + b * out_stride, 0, 0};
-        if (b < bs && !is_bad(lane)) {
-            row.ids += lane.row * row_stride;
-            extent(lane, &row.begin, &row.end);
-        }
-        pin(row.cells);
+    // The row of lane b, empty for a bad row and for a row past the batch. All of a launch waits for it: no branch.
+    __device__ Row row(u32 b, const Lane& lane) const {
+        const bool good = is_good(b, lane);
+        u32 begin, end;
+        extent(lane, &begin, &end);
+        Row row{request_table + (good ? lane.row : 0) * row_stride, out + b * out_stride, begin, end};
+        if (!good) row.begin = row.end = 0;
+        pin(row.ids), pin(row.cells);
         return row;
     }
 
-    __device__ bool is_bad(const Lane& lane) const { return lane.row < 0 || lane.row >= max_requests; }
-    __device__ bool is_clipped(const Lane& lane) const { return tokens(lane) < 0 || tokens(lane) > fit; }
+    // The counter of what is wrong with lane b, 0 for nothing.
+    __device__ u32 fault(u32 b, const Lane& lane) const {
+        const u32 wrong = is_good(b, lane) ? (fits(lane) ? 0 : u32(CLIPPED)) : u32(BAD_ROW);
+        return b < bs ? wrong : 0;
+    }
 
     // Whether a lane may go on past FAR times `cover`; a window begins and ends inside of columns.
     __device__ bool goes_on(const Lane& lane) const {
@@ -79,25 +85,25 @@ struct Batch {
     }
 
     // What is past `cover`, for write_balanced. A bad row counts as if it were a good one.
-    __device__ u32 units(i64 b) const {
+    __device__ u32 units(u32 b) const {
         u32 begin, end;
         extent(lane(b), &begin, &end);
         return units_of(begin + cover, end);
     }
-    __device__ Row row(i64 b) const {
+    __device__ Row row(u32 b) const {
         Row row = this->row(b, lane(b));
         row.begin = fewer(row.begin + cover, row.end);
         return row;
     }
 };
 
-constexpr int MOST_THREADS = 512, MOST_BLOCKS = 3;  // or more and smaller ones: what 40 registers of a thread allow
+constexpr int MOST_THREADS = 288, MOST_BLOCKS = 4;  // or more and smaller ones: what 56 registers of a thread allow
 
 // Neither `request_table` nor `v2p` nor `out` is __restrict__: where registers are short, loads of what no store can
 // change are moved behind the stores of other columns, and one column waits for another.
 RESIDENT_KERNEL(read_table, MOST_THREADS, MOST_BLOCKS)(
     const i32* request_table,  // [max_requests, columns], int32
-    i64 max_requests, i64 columns, i64 row_stride,
+    i64 max_requests, i64 row_stride,
     const void* __restrict__ req_rows,  // [bs], int32 or int64
     const void* __restrict__ seq_lens,  // [bs], int32 or int64; tokens
     const void* __restrict__ starts,    // [bs], as seq_lens; tokens; windowed
@@ -105,44 +111,52 @@ RESIDENT_KERNEL(read_table, MOST_THREADS, MOST_BLOCKS)(
     i64 num_virtual,
     out_t* out,  // [out_rows, width], out_t
     i64 out_rows, i64 width, i64 out_stride, i64 bs,
+    i64 fit,               // the longest that a lane can be, in tokens
     i64 lanes, i64 parts,  // the grid: `parts` blocks for each of `lanes` rows
     i64 inverse,           // 2^32 / lanes, rounded up: a division would stand before the first load
     i64 cover,             // columns
     i64 delta, i64 multiplier,
     i64* counters) {  // [STATE_WORDS], int64, or null
     const PageTable table = page_table(v2p, num_virtual, multiplier);
-    const i64 fit = least(width * Batch::cell_tokens(), row_tokens(columns));
     const Batch batch{request_table, max_requests, row_stride, req_rows, seq_lens, starts,
                       u32(bs),       out,          out_stride, delta,    fit,      u32(cover)};
-    const i64 rows = plan::fill_sink ? out_rows : bs;
+    const u32 rows = u32(plan::fill_sink ? out_rows : bs);
     const u32 part = u32(u64(blockIdx.x) * u64(inverse) >> 32), lane = threadIdx.x % WARP;
     // The warp's columns of a row: the 32 from `own` on, and every `apart` from there.
     const u32 own = part * blockDim.x + threadIdx.x - lane, apart = u32(parts) * blockDim.x;
-    i64 b = blockIdx.x - part * u32(lanes);
+    u32 b = blockIdx.x - part * u32(lanes);
     Lane given = batch.lane(b), other = batch.lane(threadIdx.x);
     pin(given), pin(other);
     bool goes_on = batch.goes_on(other);  // any of the lanes that this thread looks at
-#pragma unroll 1
-    for (i64 i = threadIdx.x + blockDim.x; i < bs; i += blockDim.x) goes_on |= batch.goes_on(batch.lane(i));
-    const bool shared = width > FAR * cover && __syncthreads_or(goes_on);
+    bool asked = width <= FAR * cover, shared = false;
 #pragma unroll 1
     for (;;) {
         Row row = batch.row(b, given);
+        if (const u32 fault = batch.fault(b, given); fault && counters != nullptr && own + lane == 0)
+            add(counters + fault, 1);
         const u32 end = row.end;
-        if (shared) row.end = fewer(end, row.begin + batch.cover);
-        count(counters, BAD_ID, write_row(table, row, row.begin + own, apart));
+        u32 first = row.begin + own, bad_ids = 0;
+        row.end = fewer(end, row.begin + batch.cover);
+#pragma unroll 1
+        for (;;) {
+            bad_ids += write_row(table, row, first, apart);
+            if (!asked) {  // only now, so that the first columns wait for no other lane
+#pragma unroll 1
+                for (u32 i = threadIdx.x + blockDim.x; i < u32(bs); i += blockDim.x)
+                    goes_on |= batch.goes_on(batch.lane(i));
+                shared = __syncthreads_or(goes_on);
+                asked = true;
+            }
+            if (shared || row.end == end) break;
+            first += batch.cover;
+            row.end = end;
+        }
+        count(counters, BAD_ID, bad_ids);
         if (plan::fill_sink) {
             for (u32 c = own + lane; c < row.begin; c += apart) row.cells[c] = 0;
             for (u32 c = own + lane + end; c < width; c += apart) row.cells[c] = 0;
         }
-        pin(given);  // what is counted is looked at behind the row's loads
-        if (counters != nullptr && own + lane == 0 && b < bs) {
-            if (batch.is_bad(given))
-                add(counters + BAD_ROW, 1);
-            else if (batch.is_clipped(given))
-                add(counters + CLIPPED, 1);
-        }
-        b += lanes;
+        b += u32(lanes);
         if (b >= rows) break;
         given = batch.lane(b);
         pin(given);

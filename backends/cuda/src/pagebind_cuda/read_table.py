@@ -7,23 +7,26 @@ from typing import NamedTuple
 
 import torch
 from pagebind.operation import LaunchOptions
-from pagebind.ops.read_table import ReadTableSpec
+from pagebind.ops.read_table import ReadTableSpec, table_tokens
 
 from pagebind_cuda.launch import KernelLaunch, Limits, limits, plan_kernel, pointer, wide
 
-THREADS, BLOCKS = 256, 792
-"""6 blocks on each of an H200's 132 multiprocessors: all of them run at once."""
+THREADS, BLOCKS = 288, 528
+"""4 blocks on each of an H200's 132 multiprocessors: all of them run at once.
 
-FEW_ROWS, FEW_BLOCKS = 128, 528
+9 warps, so that lengths just past a power of two take no trip of their own for what is past it.
+"""
+
+FEW_ROWS, FEW_BLOCKS = 128, 264
 """Fewer blocks start sooner, and for so few rows there are enough of them."""
 
-MOST_THREADS = 512
+MOST_THREADS = 288
 """What read_table.cu is compiled for."""
 
 MOST_PARTS = 2**16
 """Blocks that share a row, so that its columns and those that all of them have in flight fit 32 bits."""
 
-COLUMNS = 2
+COLUMNS = 8
 """Columns of a thread below which a further block has nothing to do."""
 
 COVER, HOST_COVER = 8, 1
@@ -73,6 +76,7 @@ def plan_read_table(spec: ReadTableSpec, device: torch.device, options: LaunchOp
     most = limits(device, options, threads=THREADS, programs=BLOCKS)
     cover = COVER if device.type == "cuda" else HOST_COVER
     sink, counting = spec.fill == "sink", options.count
+    unit = spec.page_size if spec.granularity == "page" else 1
 
     @cache
     def grid(rows: int) -> Grid:
@@ -96,7 +100,7 @@ def plan_read_table(spec: ReadTableSpec, device: torch.device, options: LaunchOp
             blocks,
             threads,
             request_table.data_ptr(),
-            *request_table.shape,
+            request_table.shape[0],
             request_table.stride(0),
             req_rows.data_ptr(),
             seq_lens.data_ptr(),
@@ -108,6 +112,7 @@ def plan_read_table(spec: ReadTableSpec, device: torch.device, options: LaunchOp
             width,
             out.stride(0),
             bs,
+            min(width * unit, table_tokens(spec.form, spec.page_size, request_table)),
             lanes,
             parts,
             -(-(2**32) // lanes),

@@ -31,6 +31,11 @@ struct alignas(16) Built {
     i32 word[BUILT_WORDS];
 };
 
+__device__ inline void pin(Built& words) {
+#pragma unroll
+    for (i64 i = BUILT_ROW; i <= BUILT_LIVE; ++i) pin(words.word[i]);
+}
+
 // A row of `versions`, which is loaded 8 bytes at a time where it is aligned.
 struct alignas(8) Versions {
     i32 word[VERSION_WORDS];
@@ -98,7 +103,7 @@ struct Batch {
     i64 max_requests;
     const void* __restrict__ req_rows;  // [bs]
     const void* __restrict__ seq_lens;  // [bs]
-    const void* __restrict__ starts;    // [bs], or null
+    const void* __restrict__ starts;    // [bs]; with plan::windowed
     const i32* __restrict__ versions;   // [max_requests, VERSION_WORDS]
     const i32* __restrict__ first;      // [max_requests]; with plan::borrowed
     i32* built;                         // [rows, BUILT_WORDS]; written
@@ -137,7 +142,7 @@ struct Batch {
     __device__ Lane extent(i64 b) const {
         const i64 at = least(b, bs - 1);
         const i64 r = load(req_rows, plan::row_wide, at), n = load_length(seq_lens, at) + delta;
-        const i64 start = starts == nullptr ? 0 : most(load_length(starts, at), 0);
+        const i64 start = plan::windowed ? most(load_length(starts, at), 0) : 0;
         const bool given = b < bs, good = given && r >= 0 && r < max_requests;
         const u64 tokens = u64(clamp(n, 0, fit)), cell = u64(cell_tokens());
         const u64 begin = u64(start) / cell, end = (tokens + cell - 1) / cell;

@@ -16,7 +16,7 @@
 #include "refresh.cuh"
 
 // Of the argument `flags`. Arguments are few, because each further line of them costs as much as a load.
-constexpr i64 ALIGNED = 1, COUNTING = 2;
+constexpr u32 ALIGNED = 1, COUNTING = 2;
 
 struct Table {
     PageTable pages;
@@ -94,77 +94,104 @@ __device__ inline u32 write_share(const Table& table, const Batch& batch) {
 
 // ---- steady lanes: as built, but for an appended column ---------------------------------------------------------------
 
-// Whether a lane is steady; its owner writes the new column, and where the extent ends now. Few instructions, because
-// nothing else makes up the time of a launch. It agrees with Batch::judge, which finds a steady lane done afterwards.
-__device__ inline bool is_steady(const Table& table, const Batch& batch, i64 b, bool owned, u32* bad_ids) {
-    const Built before = batch.load_built(b);
+constexpr i64 FURTHEST = 0xffffffff;  // a start that no lane below a span reaches, whatever the page size
+
+// What a steady lane needs to know of a call, in 32 bits: whatever does not fit them makes no lane steady.
+struct Steady {
+    u32 rows, bs;
+    u32 span;  // a lane's tokens are below: pagebind.ops.refresh_table.steady_span
+    u32 delta;
+    u32 max_requests;
+};
+
+// Whether a lane is steady; its owner writes the new column, and where the extent ends now. Nothing else makes up the
+// time of a launch, so loads are made in three groups, each as soon as it can be, and no branch comes between: the lane's
+// words; its row's and the column's id; the page. It agrees with Batch::judge, which finds a steady lane done afterwards.
+// Only for tables that are aligned.
+__device__ inline bool is_steady(const Table& table, const Batch& batch, const Steady& call, u32 b, bool owned,
+                                 i64* counters) {
+    const u32 at = fewer(b, call.bs - 1);
+    Built before = reinterpret_cast<const Built*>(batch.built)[b];
+    i64 r = load(batch.req_rows, plan::row_wide, at), n = load(batch.seq_lens, plan::length_wide, at);
+    i64 start = plan::windowed ? load(batch.starts, plan::length_wide, at) : 0;
+    pin(r), pin(n), pin(start), pin(before);
     const i32* const was = before.word;
-    if (b >= batch.bs)
-        return was[BUILT_ROW] == NOTHING && (was[BUILT_VERSION] | was[BUILT_EPOCH] | was[BUILT_FIRST] | was[BUILT_END] |
-                                             was[BUILT_LIVE]) == 0;
-    const i64 r = load(batch.req_rows, plan::row_wide, b), n = load_length(batch.seq_lens, b) + batch.delta;
-    const i64 start = batch.starts == nullptr ? 0 : most(load_length(batch.starts, b), 0);
-    if (u64(r) >= u64(batch.max_requests) || n < 0 || n > batch.fit) return false;
-    const u64 cell = u64(Batch::cell_tokens());
-    const u32 end = u32((u64(n) + cell - 1) / cell), last = end - 1;
-    const u32 begin = u32(least(start / i64(cell), end));
-    const bool some = begin < end;
-    const i32 version = batch.versions[r * VERSION_WORDS + VERSION];
-    const i32 live = plan::borrowed ? higher(batch.first[r], 0) : 0;
-    const i32 id = owned && some ? column_id(table.ids + r * table.ids_stride, last) : i32(HOLE);
-    const index_t physical = physical_page(table.pages, id);
-    if (was[BUILT_ROW] != r || was[BUILT_EPOCH] != batch.epoch || was[BUILT_VERSION] != version) return false;
-    if (plan::borrowed && was[BUILT_LIVE] != live) return false;
-    if (!some) return (was[BUILT_FIRST] | was[BUILT_END]) == 0;
+    const bool given = b < call.bs;
+    const bool has_row = plan::row_wide ? u64(r) < call.max_requests : u32(r) < call.max_requests;
+    // Past 32 or 64 bits a sum is none below the span, either.
+    const bool fits = plan::length_wide ? u64(n) + u64(i64(i32(call.delta))) < call.span : u32(n) + call.delta < call.span;
+    const bool good = given & has_row & fits;
+    const u32 cell = u32(Batch::cell_tokens()), tokens = u32(n) + call.delta, row = u32(r);
+    const u32 end = (tokens + (cell - 1)) / cell, last = end - 1;
+    const u32 begin = plan::windowed ? fewer(u32(clamp(start, 0, FURTHEST)) / cell, end) : 0;
+    const bool some = good & (begin < end);
+    i32 version = 0, live = 0, id = HOLE;
+    if (good) version = batch.versions[row * u64(VERSION_WORDS) + VERSION];
+    if (plan::borrowed && good) live = higher(batch.first[row], 0);
+    if (some & owned) id = column_id(table.ids + row * table.ids_stride, last);
+    index_t physical = physical_page(table.pages, id);
+    pin(version), pin(live), pin(physical);
     const i32 first = i32(begin);
-    if (plan::fill_sink ? was[BUILT_FIRST] != first : was[BUILT_FIRST] > first) return false;
     const u32 appended = end - u32(was[BUILT_END]);
-    if (appended > 1) return false;
-    if (!owned) return true;
-    if (appended) {
-        *bad_ids += is_past_table(table.pages, id);
-        table.cells[b * table.cells_stride + last] = column_entry(table.pages, id, physical, last);
+    const bool same = (was[BUILT_ROW] == i32(row)) & (was[BUILT_EPOCH] == batch.epoch) &
+                      (was[BUILT_VERSION] == version) & (!plan::borrowed | (was[BUILT_LIVE] == live));
+    const bool begins = plan::fill_sink ? was[BUILT_FIRST] == first : was[BUILT_FIRST] <= first;
+    const bool kept = good & same & (some ? begins & (appended <= 1) : (was[BUILT_FIRST] | was[BUILT_END]) == 0);
+    if (kept & some & owned) {
+        i32* const words = batch.built + b * u32(BUILT_WORDS);
+        if (appended) {
+            if (counters != nullptr && is_past_table(table.pages, id)) add(counters + BAD_ID, 1);
+            table.cells[b * table.cells_stride + last] = column_entry(table.pages, id, physical, last);
+            words[BUILT_END] = i32(end);
+        }
+        if (was[BUILT_FIRST] != first) words[BUILT_FIRST] = first;
     }
-    i32* const words = batch.built + b * BUILT_WORDS;
-    if (was[BUILT_FIRST] != first) words[BUILT_FIRST] = first;
-    if (appended) words[BUILT_END] = i32(end);
-    return true;
+    if (!plan::fill_sink) return kept;  // each row that is looked at has a lane
+    const bool padded = (was[BUILT_ROW] == NOTHING) & ((was[BUILT_VERSION] | was[BUILT_EPOCH] | was[BUILT_FIRST] |
+                                                        was[BUILT_END] | was[BUILT_LIVE]) == 0);
+    return given ? kept : padded;
 }
 
+__device__ inline u32 low_half(i64 two) { return u32(two); }
+__device__ inline u32 high_half(i64 two) { return u32(u64(two) >> 32); }
+
 KERNEL(refresh_table)(
+    i64* state,                             // [STATE_WORDS], int64
+    i32* built,                             // [>= rows, BUILT_WORDS], int32
+    const void* __restrict__ req_rows,      // [bs], int32 or int64
+    const void* __restrict__ seq_lens,      // [bs], int32 or int64; tokens
+    const i32* __restrict__ versions,       // [max_requests, VERSION_WORDS], int32
     const i32* __restrict__ request_table,  // [max_requests, columns], int32
-    i64 max_requests, i64 row_stride,
-    const void* __restrict__ req_rows,  // [bs], int32 or int64
-    const void* __restrict__ seq_lens,  // [bs], int32 or int64; tokens
-    const void* __restrict__ starts,    // [bs], as seq_lens, or null; tokens
-    const index_t* __restrict__ v2p,    // [num_virtual + 1], index_t
-    i64 num_virtual,
-    out_t* __restrict__ out,  // [>= rows, width], out_t
-    i64 width, i64 out_stride, i64 bs,
-    i64 rows,    // of `out` that are looked at: bs, or all of them with sink fill
-    i32* built,  // [>= rows, BUILT_WORDS], int32
-    const i32* __restrict__ versions,  // [max_requests, VERSION_WORDS], int32
-    i64 flags,                         // ALIGNED: rows of both are, to their length or 16 bytes; COUNTING
-    const i32* __restrict__ first,     // [max_requests], int32; pages; with plan::borrowed
-    i64 fit,                           // the longest that a lane can be, in tokens
-    i64 small,                         // cells that a lane may have to change without being large
-    i64 owners,                        // blocks that own lanes, a power of two
-    i64 delta, i64 multiplier,
-    i64* state) {  // [STATE_WORDS], int64
+    i64 owners_flags,      // blocks that own lanes, a power of two; ALIGNED: rows of both are, to 16 and 8 bytes; COUNTING
+    i64 rows_bs,           // rows of `out` that are looked at: bs, or all of them with sink fill; bs
+    i64 span_delta,        // of Steady
+    i64 requests_ids,      // max_requests; ids of the request table that have a row in v2p
+    i64 row_stride,
+    const index_t* __restrict__ v2p,  // [num_virtual + 1], index_t
+    out_t* __restrict__ out,          // [>= rows, width], out_t
+    i64 out_stride, i64 multiplier,
+    i64 fit,               // the longest that a lane can be, in tokens
+    i64 width_small,       // columns of `out`; cells that a lane may have to change without being large
+    const void* __restrict__ starts,  // [bs], as seq_lens; tokens; with plan::windowed
+    const i32* __restrict__ first) {  // [max_requests], int32; pages; with plan::borrowed
     const i32 epoch = i32(state[EPOCH]);
-    const Batch batch{max_requests, req_rows, seq_lens, starts,     versions, first,      built,       bs,
-                      rows,         delta,    fit,      i32(width), epoch,    u32(small), (flags & ALIGNED) != 0};
-    const Table table{page_table(v2p, num_virtual, multiplier), request_table, row_stride, out, out_stride};
-    const bool owner = (threadIdx.x & (u32(owners) - 1)) == blockIdx.x;
+    const u32 owners = low_half(owners_flags), flags = high_half(owners_flags);
+    const Steady call{low_half(rows_bs), high_half(rows_bs), low_half(span_delta), high_half(span_delta),
+                      low_half(requests_ids)};
+    const i64 rows = call.rows;
+    const Batch batch{call.max_requests, req_rows, seq_lens, starts, versions, first, built, call.bs, rows,
+                      i32(call.delta), fit, i32(low_half(width_small)), epoch, high_half(width_small),
+                      (flags & ALIGNED) != 0};
+    const Table table{{v2p, high_half(requests_ids), multiplier}, request_table, row_stride, out, out_stride};
+    const bool owner = (threadIdx.x & (owners - 1)) == blockIdx.x;
     i64* const counters = flags & COUNTING ? state : nullptr;
     u32 clipped = 0, bad_rows = 0, bad_ids = 0;
-    bool steady = true, large = false;
+    bool steady = batch.aligned, large = false;
+    if (steady)
 #pragma unroll 1
-    for (i64 b = threadIdx.x; b < rows; b += blockDim.x) steady = is_steady(table, batch, b, owner, &bad_ids) && steady;
-    if (!__syncthreads_or(!steady)) {
-        count(counters, BAD_ID, bad_ids);
-        return;
-    }
+        for (u32 b = threadIdx.x; b < call.rows; b += blockDim.x)
+            steady = is_steady(table, batch, call, b, owner, counters) & steady;
+    if (!__syncthreads_or(!steady)) return;
 #pragma unroll 1
     for (i64 base = 0; base < rows; base += blockDim.x) {
         const i64 b = base + threadIdx.x;

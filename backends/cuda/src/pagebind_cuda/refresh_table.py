@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from pagebind.operation import LaunchOptions
+from pagebind.operation import INT32_MAX, LaunchOptions
 from pagebind.ops.read_table import table_tokens
-from pagebind.ops.refresh_table import RefreshTableSpec
+from pagebind.ops.refresh_table import RefreshTableSpec, steady_span
 
 from pagebind_cuda.launch import WARP, KernelLaunch, limits, plan_kernel, pointer, wide
 
@@ -29,6 +29,9 @@ SMALL = 128
 CELLS = 4
 """Cells of a thread below which a further block has nothing to do."""
 
+MOST_IDS = 2**31
+"""As entry.cuh has it: no id of a request table reaches it."""
+
 ALIGNED_BUILT, ALIGNED_VERSIONS = 16, 8
 """Bytes of an access to `built` and `versions`."""
 
@@ -47,10 +50,12 @@ def plan_refresh_table(spec: RefreshTableSpec, device: torch.device, options: La
         row_wide=wide(spec.row_dtype),
         length_wide=wide(spec.length_dtype),
         borrowed=spec.borrowed,
+        windowed=spec.windowed,
     )
     most = limits(device, options, threads=MOST_THREADS, programs=BLOCKS)
     sink, counting = spec.fill == "sink", int(options.count)
     unit = spec.page_size if spec.granularity == "page" else 1
+    ids_a_row = spec.page_size if spec.form == "token" else 1
 
     def run(
         request_table: torch.Tensor,  # [max_requests, max_context or max_pages], int32
@@ -73,32 +78,36 @@ def plan_refresh_table(spec: RefreshTableSpec, device: torch.device, options: La
         threads = most.block(threads)
         blocks = min(most.programs, blocks, -(-rows * width // (CELLS * threads)))
         words, row_words = built.data_ptr(), versions.data_ptr()
+        aligned = words % ALIGNED_BUILT == 0 and row_words % ALIGNED_VERSIONS == 0
+        fitting = min(width * unit, table_tokens(spec.form, spec.page_size, request_table))
         kernel(
             blocks,
             threads,
-            request_table.data_ptr(),
-            request_table.shape[0],
-            request_table.stride(0),
+            state.data_ptr(),
+            words,
             req_rows.data_ptr(),
             seq_lens.data_ptr(),
-            pointer(starts),
-            v2p.data_ptr(),
-            v2p.shape[0] - 1,
-            out.data_ptr(),
-            width,
-            out.stride(0),
-            bs,
-            rows,
-            words,
             row_words,
-            int(words % ALIGNED_BUILT == 0 and row_words % ALIGNED_VERSIONS == 0) | counting << 1,
-            pointer(first),
-            min(width * unit, table_tokens(spec.form, spec.page_size, request_table)),
-            min(SMALL, blocks * threads // WARP),
-            1 << (blocks.bit_length() - 1),
-            seq_len_delta,
+            request_table.data_ptr(),
+            _pair(1 << (blocks.bit_length() - 1), aligned | counting << 1),
+            _pair(rows, bs),
+            _pair(steady_span(fitting, seq_len_delta), seq_len_delta),
+            _pair(min(request_table.shape[0], INT32_MAX), min((v2p.shape[0] - 1) * ids_a_row, MOST_IDS)),
+            request_table.stride(0),
+            v2p.data_ptr(),
+            out.data_ptr(),
+            out.stride(0),
             spec.multiplier,
-            state.data_ptr(),
+            fitting,
+            _pair(width, min(SMALL, blocks * threads // WARP)),
+            pointer(starts),
+            pointer(first),
         )
 
     return KernelLaunch(run, kernel)
+
+
+def _pair(low: int, high: int) -> int:
+    """Return two numbers of 32 bits as one argument: they come by lines of 64 bytes, which take as long as loads."""
+    both = low & 0xFFFFFFFF | (high & 0xFFFFFFFF) << 32
+    return both - (both >> 63 << 64)

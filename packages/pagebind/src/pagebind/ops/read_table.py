@@ -146,6 +146,8 @@ def arguments(
     need_tensor("out", out, spec.out_dtype, 2, device)
     if out.shape[0] < bs:
         raise InvalidArgument(f"out has {out.shape[0]} rows for a batch of {bs}; it needs at least one a lane")
+    if out.shape[0] > INT32_MAX:
+        raise InvalidArgument(f"out has {out.shape[0]} rows; a table has at most 2**31 - 1: pass fewer of them")
     need_at_most("the width of out", out.shape[1], spec.max_width, "max_width")
     need_separate_rows("out", out)
     need_width_within(

@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from pagebind.errors import InvalidArgument
-from pagebind.operation import Launch, LaunchOptions, Operation, Planner, need_length, need_tensor, plain
+from pagebind.operation import INT32_MAX, Launch, LaunchOptions, Operation, Planner, need_length, need_tensor, plain
 from pagebind.ops import read_table
 from pagebind.ops.composed import Composed
 from pagebind.ops.ids import past_table, read_ids, scale_of
@@ -102,6 +102,14 @@ class RefreshTable(Protocol):
 
     def warmup(self) -> None:
         """Compile what later calls need."""
+
+
+def steady_span(fitting: int, delta: int) -> int:
+    """Return a bound of the lengths, plus `delta`, that kernels may take for steady lanes' in 32 bits.
+
+    `fitting` tokens fit the tables. A sum of an int32 length and `delta` that wraps around in 32 bits is never below.
+    """
+    return min(fitting + 1, INT32_MAX, INT32_MAX + 1 + min(delta, 0))
 
 
 def arguments(
