@@ -89,10 +89,12 @@ class RefreshTable(Protocol):
         or an assign (from token 0 on), an evict of the tail, and writes by others. What is appended lies past the
         columns built so far: ids written under columns that a longer length had covered before are told by `touch` as
         well. Frees by page id and compactions raise the epoch themselves. `first` is the tensor that evict moves: where
-        it is not what it was, columns below the higher of both are written anew.
+        it is not what it was, columns below the higher of both are written anew. Not seen, because no word tells of it:
+        pages of a row that were given back through another row that shares them, and ids of `v2p` that are bound or
+        unbound by hand; the epoch is to be raised after them.
 
         Lanes may be permuted, and rows may come and go. Afterwards `built[b]` holds the lane's row, its version, the
-        epoch's low 32 bits, the valid extent (0, 0 where it is empty) and what `first` says of the row (0 without it);
+        epoch's low 32 bits, the valid extent (0, 0 where it is empty) and what `first` says of the row, 0 at least;
         of a lane with a bad row NOTHING and zeros. With fill sink, so do the rows past `bs`; with prefix they are left
         alone, in `built` too. Words of `built` that no refresh left there may make cells stale, and no access wild.
 
