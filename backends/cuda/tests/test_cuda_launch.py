@@ -3,6 +3,7 @@
 import ctypes
 import sys
 import threading
+from collections import defaultdict
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -54,7 +55,7 @@ def machine(monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
     monkeypatch.setitem(loaded, (DEVICE, VARIANT), SimpleNamespace(kernel=SimpleNamespace(ptr=FUNCTION)))
-    monkeypatch.setattr(gpu, "_here", gpu._HostThread())
+    monkeypatch.setattr(gpu, "_contexts", defaultdict(gpu._Context))
     monkeypatch.setattr(torch.cuda, "device", machine.entered)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: machine.device, raising=False)
     monkeypatch.setattr(

@@ -4,12 +4,15 @@ import gc
 import sys
 import threading
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
-from pagebind import Backend, plan, repeat
+from pagebind import Backend, Operation, plan
 from pagebind.errors import InvalidArgument
 from pagebind.ops import ALLOC, FREE, OPERATIONS, READ_TABLE, AllocSpec, FreeSpec, ReadTableSpec
+from pagebind.repeat import Memory, alike, memory
+from pagebind.repeat.signature import signature_of
 from pagebind.words import new_state, new_tables
 
 
@@ -70,8 +73,8 @@ def ints(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
 @pytest.fixture(params=["torch", "python"])
 def _comparing(request, monkeypatch):
     if request.param == "python":
-        monkeypatch.setattr(repeat, "TensorGuards", None)
-    elif repeat.TensorGuards is None:
+        monkeypatch.setattr(alike, "TensorGuards", None)
+    elif alike.TensorGuards is None:
         pytest.skip("this torch has no TensorGuards")
 
 
@@ -180,7 +183,7 @@ def test_what_is_done_to_a_remembered_tensor_in_place_is_noticed(table, launches
 def test_a_tensor_of_another_device_or_type_is_not_the_same(table, launches, batch):
     remember(table, launches, batch)
     table(**batch | {"state": torch.nn.Parameter(batch["state"], requires_grad=False)})
-    assert launches.since() == ["repeatable"], "checked, though it is as large and at the same place"
+    assert launches.since() == ["launch"], "checked, though it is as large and at the same place"
     with pytest.raises(InvalidArgument, match="seq_lens is on meta"):
         table(**batch | {"seq_lens": batch["seq_lens"].to("meta")})
     with pytest.raises(InvalidArgument, match="seq_lens is a list"):
@@ -210,14 +213,78 @@ def test_other_values_and_other_arguments_make_another_call(table, launches, bat
     assert launches.since() == ["launch"]
 
 
+@pytest.mark.parametrize("name", ["request_table", "req_rows", "seq_lens", "v2p", "out", "starts", "state"])
+def test_another_tensor_in_any_place_makes_another_call(launches, batch, name):
+    spec = ReadTableSpec(max_bs=8, max_width=16, page_size=1, num_physical=9, windowed=True)
+    table = planned(READ_TABLE, spec, launches)
+    batch["starts"] = ints(4)
+    remember(table, launches, batch)
+    other = batch | {name: batch[name].clone()}
+    table(**other)
+    assert launches.since() == ["launch"]
+    assert set(launches.given[-1][1]) == set(addresses(other.values()))
+
+
 def test_tensors_that_change_places_make_another_call(launches):
     alloc = planned(ALLOC, AllocSpec(max_items=8), launches)
     tables, first, second = new_tables(9, 9, "cpu"), ints(4), ints(4)
     remember(alloc, launches, {"tables": tables, "ids": first, "pages": second})
     alloc(tables=tables, pages=first, ids=second)
     alloc(tables=tables, ids=second, pages=first)
-    alloc(tables, ids=first, pages=second)
-    assert "again" not in launches.since()
+    assert launches.since() == ["launch", "repeatable"]
+
+
+def test_how_an_argument_is_passed_does_not_matter(table, launches, batch):
+    remember(table, launches, batch)
+    positional = [batch[name] for name in ("request_table", "req_rows", "seq_lens", "v2p")]
+    table(*positional, state=batch["state"], out=batch["out"])
+    table(*positional, out=batch["out"], state=batch["state"], starts=None, seq_len_delta=0)
+    assert launches.since() == ["again", "again"]
+    with pytest.raises(TypeError, match=r"^read_table\(\) got an unexpected keyword argument 'width'"):
+        table(**batch, width=1)
+    with pytest.raises(TypeError, match=r"^read_table\(\) missing 1 required .*'v2p'"):
+        table(*positional[:3], out=batch["out"])
+    assert launches.since() == []
+
+
+def test_an_argument_that_is_left_out_is_none_of_those_that_are_given(launches):
+    spec = ReadTableSpec(max_bs=8, max_width=16, page_size=1, num_physical=9, windowed=True)
+    table = planned(READ_TABLE, spec, launches)
+    given = {"request_table": ints(6, 16), "req_rows": ints(4), "seq_lens": ints(4), "v2p": ints(10)}
+    windows = {"starts": ints(4)} | given | {"out": ints(8, 12)}
+    remember(table, launches, windows)
+    for _ in range(3):
+        with pytest.raises(InvalidArgument, match="starts is None"):
+            table(**windows | {"starts": None})
+    remember(table, launches, windows | {"state": new_state("cpu")})
+    table(**windows)
+    assert launches.since() == ["again"]
+    windows["starts"].resize_(3)
+    with pytest.raises(InvalidArgument, match="starts has 3 element"):
+        table(**windows)
+
+
+def test_what_is_ready_launches_once_it_is_called(table, launches, batch):
+    done = []
+    for how in (*FRESH, "again"):
+        launch = table.ready(**batch)
+        assert launches.since() == [], "nothing yet"
+        launch()
+        done.append(how)
+        assert launches.since() == done[-1:]
+    with pytest.raises(InvalidArgument, match="seq_lens has 3"):
+        table.ready(**batch | {"seq_lens": ints(3)})
+    table.ready(**batch | {"req_rows": ints(0), "seq_lens": ints(0)})()
+    assert launches.since() == []
+    assert launches.given[-1][1] == addresses(batch.values())
+
+
+def test_what_is_ready_without_a_repetition_has_the_arguments(batch):
+    launches = Unrepeatable()
+    table = planned(READ_TABLE, ReadTableSpec(max_bs=8, max_width=16, page_size=1, num_physical=9), launches)
+    for _ in range(4):
+        table.ready(**batch)()
+    assert [given for _, given in launches.given] == [addresses(batch.values())] * 4
 
 
 def test_every_tensor_of_a_sub_pool_counts_and_so_does_its_place_in_a_chain(launches):
@@ -233,9 +300,9 @@ def test_every_tensor_of_a_sub_pool_counts_and_so_does_its_place_in_a_chain(laun
     assert launches.since() == ["launch"] * 6
     with pytest.raises(InvalidArgument, match="not row 1"):
         free(ids=ids, tables=tables._replace(place=1), freed=freed)
-    remember(free, launches, {"ids": ids, "tables": tables, "freed": freed})
+    free(ids=ids, tables=tables, freed=freed)
     free(ids=ids, tables=tables._replace(place=0), freed=freed)
-    assert launches.since() == ["again"]
+    assert launches.since() == ["again", "again"]
     with pytest.raises(InvalidArgument, match="tables is a tuple"):
         free(ids=ids, tables=tuple(tables), freed=freed)
     tables.hole_stack.resize_(5)
@@ -262,6 +329,15 @@ def test_other_tensors_at_the_same_addresses_are_judged_by_what_they_are(table, 
         table(**batch | {"seq_lens": memory[:8].view(torch.int64)})
     table(**batch | {"seq_lens": memory[:4]})
     assert launches.since() == ["again"]
+
+
+def test_a_batch_that_shrinks_in_place_is_remembered_in_turn(table, launches, batch):
+    smaller = batch | {"req_rows": batch["req_rows"][:3], "seq_lens": batch["seq_lens"][:3]}
+    for turn in (batch, smaller, batch):
+        remember(table, launches, turn)
+    for how in FRESH:
+        table.ready(**smaller)()
+        assert launches.since() == [how]
 
 
 def test_a_launch_that_fails_is_not_remembered_and_harms_nothing_that_is(table, launches, batch):
@@ -324,28 +400,114 @@ def test_calls_that_take_turns_are_all_remembered(table, launches, batch):
 
 def test_after_many_new_calls_calls_are_not_compared_for_a_while_but_checked_all_the_same(table, launches, batch):
     remember(table, launches, batch)
-    new = [batch | {"out": ints(8, 12)} for _ in range(repeat.PATIENCE + 1)]
+    new = [batch | {"out": ints(8, 12)} for _ in range(memory.PATIENCE + 1)]
     for call in new:
         table(**call)
-    for _ in range(repeat.REST):
+    for _ in range(memory.REST):
         table(**batch)
     with pytest.raises(InvalidArgument, match="seq_lens has 5"):
         table(**batch | {"seq_lens": ints(5)})
-    assert launches.since() == ["launch"] * (len(new) + repeat.REST)
+    assert launches.since() == ["launch"] * (len(new) + memory.REST)
     table(**batch)
     assert launches.since() == ["again"]
 
 
-def test_memory_stays_small(table, launches, batch):
-    for out in [ints(8, 12) for _ in range(4 * repeat.MOST_CALLS)]:
+def test_calls_that_come_again_are_compared_however_many_new_ones_there_are_between(table, launches, batch):
+    twice, once = ([ints(8, 12) for _ in range(memory.PATIENCE + 2)] for _ in range(2))
+    for out in twice:
+        for _ in range(2):
+            table(**batch | {"out": out})
+        assert launches.since() == FRESH[:2], "each comes a second time"
+    remember(table, launches, batch)
+    for out in once:
+        table(**batch | {"out": out})
+        table(**batch)
+        assert launches.since() == ["launch", "again"]
+
+
+def test_memory_stays_small(launches, batch):
+    spec = ReadTableSpec(max_bs=8, max_width=16, page_size=1, num_physical=9)
+    calls = Memory(READ_TABLE, spec, torch.device("cpu"), launches)
+    table, _ = calls.calls()
+    for out in [ints(8, 12) for _ in range(4 * memory.MOST_CALLS)]:
         remember(table, launches, batch | {"out": out})
-        assert len(table._memory._known) <= repeat.MOST_CALLS
-        assert len(table._memory._noted) <= repeat.MOST_CALLS
+        assert len(calls._known) <= memory.MOST_CALLS
+        assert len(calls._noted) <= memory.MOST_CALLS
+
+
+def test_a_plan_that_is_dropped_is_gone_at_once(batch):
+    launches = Launches()
+    table = planned(READ_TABLE, ReadTableSpec(max_bs=8, max_width=16, page_size=1, num_physical=9), launches)
+    remember(table, launches, batch)
+    dropped = weakref.ref(launches)
+    gc.disable()  # kernels and what they hold do not wait for a collection
+    try:
+        del table, launches
+        assert dropped() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda operation: operation.name)
+def test_calls_of_every_operation_are_compared(operation: Operation) -> None:
+    assert signature_of(operation.name, operation.arguments) is not None
+
+
+def test_arguments_may_have_any_name():
+    def arguments(spec, device, key: torch.Tensor, known: torch.Tensor, *, type: int = 2, launch: str = "a") -> bool:
+        if (type, launch) == (1, "a"):
+            raise InvalidArgument("type is 1")
+        return True
+
+    launches = Launches()
+    for name in ("new", "find-again"):
+        operation = replace(READ_TABLE, name=name, arguments=arguments)
+        call, _ = Memory(operation, None, torch.device("cpu"), launches).calls()
+        first, second = ints(1), ints(2)
+        remember(call, launches, {"key": first, "known": second})
+        call(first, second, launch="a", type=2)
+        call(first, second, launch="b")
+        with pytest.raises(InvalidArgument, match="type is 1"):
+            call(first, second, type=1)
+        assert launches.since() == ["again", "launch"]
+
+
+def test_an_operation_with_arguments_of_other_types_is_checked_every_time():
+    def needs_list(spec, device, values: list[int]) -> bool:
+        if values != [1]:
+            raise InvalidArgument(f"values is {values}")
+        return True
+
+    def untyped(spec, device, values) -> bool:
+        return needs_list(spec, device, values)
+
+    def packed(spec, device, *values: int) -> bool:
+        return needs_list(spec, device, list(values))
+
+    def hidden(spec, device, _values: int) -> bool:
+        return needs_list(spec, device, [_values])
+
+    one, two = ([1],), ([2],)
+    for arguments, given, wrong in (
+        (needs_list, one, two),
+        (untyped, one, two),
+        (packed, (1,), (2,)),
+        (hidden, (1,), (2,)),
+    ):
+        launches = Launches()
+        operation = replace(READ_TABLE, arguments=arguments)
+        call, ready = Memory(operation, None, torch.device("cpu"), launches).calls()
+        for _ in range(4):
+            call(*given)
+            ready(*given)()
+            with pytest.raises(InvalidArgument, match="values is"):
+                call(*wrong)
+        assert launches.since() == ["launch"] * 8
 
 
 def test_arguments_of_a_type_that_is_not_compared_are_checked_every_time(table, launches, batch):
     batch["state"] = torch.nn.Parameter(batch["state"], requires_grad=False)
-    for _ in range(2 * repeat.REST + repeat.PATIENCE):
+    for _ in range(2 * memory.REST + memory.PATIENCE):
         table(**batch)
     assert set(launches.since()) == {"launch"}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -46,14 +47,13 @@ def options_of(variant: Variant) -> tuple[str, ...]:
     return ("--std=c++17", *(f"-D{name}={value}LL" for name, value in macros.items()))
 
 
-class _HostThread(threading.local):
-    """What is known about the host thread at hand."""
+class _Context(threading.local):
+    """Whether a device's context is known to be current in the host thread at hand while torch is on the device."""
 
-    def __init__(self) -> None:
-        self.devices: set[int] = set()  # whose context is known to be current while torch is on the device
+    known = False
 
 
-_here = _HostThread()
+_contexts: defaultdict[int, _Context] = defaultdict(_Context)
 
 
 class _Packed:
@@ -75,6 +75,7 @@ class GpuKernel:
     def __init__(self, variant: Variant, device: torch.device) -> None:
         self._variant = variant
         self._device = torch.cuda.current_device() if device.index is None else device.index
+        self._context = _contexts[self._device]
         self._function = 0
         self._lock = threading.Lock()  # of the argument buffer
         self._launch: Any = None
@@ -91,10 +92,10 @@ class GpuKernel:
         if packed is None:
             self.warmup()
             packed = self._packed = _Packed(len(arguments))
-        if torch._C._cuda_getDevice() != self._device or self._device not in _here.devices:
+        if self._context.known and torch._C._cuda_getDevice() == self._device:
+            self._enqueue(packed, blocks, threads, arguments)
+        else:
             self._elsewhere(partial(self._enqueue, packed, blocks, threads, arguments))
-            return
-        self._enqueue(packed, blocks, threads, arguments)
 
     def _enqueue(self, packed: _Packed, blocks: int, threads: int, arguments: tuple[int, ...]) -> None:
         stream = torch._C._cuda_getCurrentRawStream(self._device)
@@ -108,13 +109,14 @@ class GpuKernel:
         packed = _Packed(len(arguments))
         packed.pack(*arguments)
         launch, function, device, address = self._launch, self._function, self._device, packed.address
+        context = self._context
         current_device, current_stream = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream
 
         def again(_kept: _Packed = packed) -> None:
-            if current_device() != device or device not in _here.devices:
+            if context.known and current_device() == device:
+                launch(function, blocks, 1, 1, threads, 1, 1, 0, current_stream(device), address, 0)
+            else:
                 self._elsewhere(again)
-                return
-            launch(function, blocks, 1, 1, threads, 1, 1, 0, current_stream(device), address, 0)
 
         return again
 
@@ -123,7 +125,7 @@ class GpuKernel:
         with torch.cuda.device(self._device):
             # torch leaves a new host thread without a context as long as it asks for the first device.
             import_module("cupy").cuda.runtime.setDevice(self._device)
-            _here.devices.add(self._device)
+            self._context.known = True
             launch()
 
     def warmup(self) -> None:

@@ -5,7 +5,9 @@ A call like an earlier one is not even checked: `pagebind.repeat` says what that
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -15,77 +17,57 @@ from pagebind.config import resolve
 from pagebind.errors import CaptureError, FaultError, InvalidArgument, Unsupported
 from pagebind.operation import Checks, Launch, LaunchOptions, Operation
 from pagebind.registry import settle
-from pagebind.repeat import Memory, Seen, with_arguments
+from pagebind.repeat import Calls, Memory, nothing
 from pagebind.words import read_counters
 
 SpecT = TypeVar("SpecT")
 CallT = TypeVar("CallT")
 
 
-class Planned:
+class Planned(partial[None]):
     """A planned call: checks what it is given, then launches. It looks nothing up by name.
 
     A call like an earlier one of this plan is launched without checking it again. Nothing of a refused call is kept.
     """
 
-    __slots__ = (
-        "_arguments",
-        "_launch",
-        "_memory",
-        "_repeatable",
-        "backend",
-        "composed",
-        "device",
-        "operation",
-        "spec",
-    )
+    # It is a `partial` of a function that `Memory` makes: Python calls that with what is given, as it is given. An
+    # object with a `__call__` of its own would have the arguments packed and unpacked first.
 
-    def __init__(
-        self, operation: Operation[Any, Any], spec: Any, backend: Backend, device: torch.device, launch: Launch
-    ) -> None:
-        self.operation = operation
-        self.spec = spec
-        self.backend = backend
-        self.device = device
+    operation: Operation[Any, Any]
+    spec: Any
+    backend: Backend
+    device: torch.device
+    composed: bool
+    """True where the backend has no kernel for this operation and it is composed from core ones and torch."""
+    ready: Callable[..., Callable[[], None]]
+    """`ready(...)` refuses what a call with these arguments would refuse, and returns what launches, unchecked.
+
+    That is for once, and soon: it is for the tensors as they are. For an empty batch it launches nothing.
+    """
+    _launch: Launch
+
+    def __new__(
+        cls, operation: Operation[Any, Any], spec: Any, backend: Backend, device: torch.device, launch: Launch
+    ) -> Planned:
+        """Make the call of a launch; an empty batch launches nothing."""
+        call, ready = cls._calls(operation, spec, device, launch)
+        self = super().__new__(cls, call)
+        self.operation, self.spec, self.backend, self.device = operation, spec, backend, device
         self.composed = operation.name not in backend.planners
-        """True where the backend has no kernel for this operation and it is composed from core ones and torch."""
-        self._launch = launch
-        self._repeatable = getattr(launch, "repeatable", None)
-        self._arguments = operation.arguments
-        self._memory = Memory()
+        self._launch, self.ready = launch, ready
+        return self
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        """Check the arguments and launch; an empty batch launches nothing."""
-        memory = self._memory
-        found = memory.find(args, kwargs)
-        if found is None or isinstance(found, Seen):
-            if self._arguments(self.spec, self.device, *args, **kwargs):
-                self._launch_new(memory, found, args, kwargs)
-        elif found is with_arguments:
-            self._launch(*args, **kwargs)
-        else:
-            found()
-
-    def _launch_new(self, memory: Memory, call: Seen | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if call is None:
-            self._launch(*args, **kwargs)
-            if not memory.rests():
-                self._memory = memory.of_form(args, kwargs)
-        elif not memory.note(call):  # making a repetition ready takes longer than a launch, so it has to come twice
-            self._launch(*args, **kwargs)
-        elif self._repeatable is None:
-            self._launch(*args, **kwargs)
-            memory.remember(call, with_arguments)
-        else:
-            memory.remember(call, self._repeatable(*args, **kwargs) or with_arguments)
+    @staticmethod
+    def _calls(operation: Operation[Any, Any], spec: Any, device: torch.device, launch: Launch) -> Calls:
+        return Memory(operation, spec, device, launch).calls()
 
     def need_arguments(self, *args: Any, **kwargs: Any) -> None:
-        """Refuse arguments that a call would refuse; launch nothing."""
-        self._arguments(self.spec, self.device, *args, **kwargs)
+        """Refuse arguments that a call would refuse, whatever faults they make; launch nothing."""
+        self.operation.arguments(self.spec, self.device, *args, **kwargs)
 
     def check(self, *args: Any, **kwargs: Any) -> None:
         """Refuse what a call with these arguments would refuse; launch nothing."""
-        self.need_arguments(*args, **kwargs)
+        self.ready(*args, **kwargs)
 
     def warmup(self) -> None:
         """Compile every variant a later call can need, so that none compiles while serving or inside a capture."""
@@ -97,36 +79,38 @@ class Planned:
 
 
 class FullyChecked(Planned):
-    """A planned call under `checks=full`: looks for faults first, waits, and raises before anything is written."""
+    """A planned call under `checks=full`: looks for faults first, waits, and raises before anything is written.
 
-    __slots__ = ()
+    It raises FaultError, naming ids, where a call would count a fault.
+    """
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        """Raise FaultError, naming ids, where the call would count a fault; else launch."""
-        if self._sound(*args, **kwargs):
-            self._launch(*args, **kwargs)
+    @staticmethod
+    def _calls(operation: Operation[Any, Any], spec: Any, device: torch.device, launch: Launch) -> Calls:
+        def ready(*args: Any, **kwargs: Any) -> Callable[[], None]:
+            if not operation.arguments(spec, device, *args, **kwargs):
+                return nothing
+            _need_no_faults(operation, spec, device, args, kwargs)
+            return partial(launch, *args, **kwargs)
 
-    def check(self, *args: Any, **kwargs: Any) -> None:
-        """Refuse what a call with these arguments would refuse, faults too; launch nothing but the check."""
-        self._sound(*args, **kwargs)
+        return lambda *args, **kwargs: ready(*args, **kwargs)(), ready
 
-    def _sound(self, *args: Any, **kwargs: Any) -> bool:
-        if not self._arguments(self.spec, self.device, *args, **kwargs):
-            return False
-        if capturing(self.device):
-            raise CaptureError(
-                f"{self.operation.name} was planned with checks=full, which waits and cannot be captured; "
-                "plan with checks=count for graphs"
-            )
-        faults = {k: list(v) for k, v in self.operation.faults(self.spec, *args, **kwargs).items() if len(v)}
-        if faults:
-            told = "; ".join(f"{name}: {_some(ids)}" for name, ids in faults.items())
-            raise FaultError(
-                f"{self.operation.name} was refused, nothing was written: {told}",
-                {name: len(ids) for name, ids in faults.items()},
-                faults,
-            )
-        return True
+
+def _need_no_faults(
+    operation: Operation[Any, Any], spec: Any, device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    if capturing(device):
+        raise CaptureError(
+            f"{operation.name} was planned with checks=full, which waits and cannot be captured; "
+            "plan with checks=count for graphs"
+        )
+    faults = {k: list(v) for k, v in operation.faults(spec, *args, **kwargs).items() if len(v)}
+    if faults:
+        told = "; ".join(f"{name}: {_some(ids)}" for name, ids in faults.items())
+        raise FaultError(
+            f"{operation.name} was refused, nothing was written: {told}",
+            {name: len(ids) for name, ids in faults.items()},
+            faults,
+        )
 
 
 def plan(

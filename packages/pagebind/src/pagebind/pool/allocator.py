@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -196,10 +197,9 @@ class MultiEndedAllocator:
             calls.append((self._ids[borrower].alloc, (self.tables[borrower],), {"ids": ids, "pages": taken}))
             clears.append((borrower, taken))
         on_lease = self._on_lease(None if on_lease else count)
-        if not capturing(self.device):
-            self._make_room([0] * len(counts) if on_lease else counts, calls)
-        for (planned, args, kwargs), (cleared, of) in zip(calls, clears, strict=True):
-            planned(*args, **kwargs)
+        launches = self._make_room([0] * len(counts) if on_lease else counts, calls)
+        for launch, (cleared, of) in zip(launches, clears, strict=True):
+            launch()
             self._clear(cleared, of)
         if not on_lease:
             self.ledger.take(counts)
@@ -336,16 +336,21 @@ class MultiEndedAllocator:
             )
         return pages is None
 
-    def _make_room(self, counts: Sequence[int], calls: Sequence[Call]) -> None:
-        # Several launches, or moves before one, must not begin before all of them are known to be sound.
+    def _make_room(self, counts: Sequence[int], calls: Sequence[Call]) -> list[Callable[[], None]]:
+        # Return what launches. Nothing begins, no move either, before all calls are known to be sound.
+        if capturing(self.device):
+            return _ready(calls)
         moves = self.ledger.moves_for(counts, self._readers.held)
-        if moves or len(calls) > 1:
+        if self.checks == "full":  # what is looked at for faults is what there is after the moves and earlier calls
             for planned, args, kwargs in calls:
                 planned.need_arguments(*args, **kwargs)
-        if self.checks == "full":
             _need_sound(calls[0], room_comes=bool(moves))
+            launches: list[Callable[[], None]] = [partial(planned, *args, **kwargs) for planned, args, kwargs in calls]
+        else:
+            launches = _ready(calls)
         self._move(moves)
         self._readers.before_take()
+        return launches
 
     def _relieve(self, counts: Sequence[int]) -> None:
         self._move(self.ledger.moves_for(counts, self._readers.held))
@@ -376,11 +381,8 @@ class MultiEndedAllocator:
         if counted and counts is not None:
             self.ledger.need_live(counts)
         with nullcontext() if self._releases is None else self._releases.watch(what, self.tables):
-            if len(calls) > 1:
-                for planned, args, kwargs in calls:
-                    planned.check(*args, **kwargs)
-            for planned, args, kwargs in calls:
-                planned(*args, **kwargs)
+            for launch in _ready(calls):
+                launch()
         if counted and counts is not None:
             self.ledger.give(counts)
         if not capturing(self.device):
@@ -397,6 +399,11 @@ class MultiEndedAllocator:
         index = self._to_clear[: pages.shape[0]].copy_(pages).clamp_(min=SINK)
         words = self.buffer[place.base : place.byte(place.num_physical)].view(torch.int64)
         words.view(place.num_physical, -1).index_fill_(0, index, 0)
+
+
+def _ready(calls: Sequence[Call]) -> list[Callable[[], None]]:
+    # All are checked before the first of them launches.
+    return [planned.ready(*args, **kwargs) for planned, args, kwargs in calls]
 
 
 def _need_sound(call: Call, *, room_comes: bool) -> None:

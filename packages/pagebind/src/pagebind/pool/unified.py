@@ -266,10 +266,10 @@ class UnifiedPool(MultiEndedAllocator):
             told["token_ids"] = self._token_ids[: own.shape[0]]
         args = (self.requests.table, *lanes, self.tables[owner])
         calls: list[Call] = [(planned, args, told)]
-        follow: list[tuple[Call, str, torch.Tensor | None]] = []
+        clears: list[tuple[str, torch.Tensor] | None] = [(owner, told["new_pages"]) if self._emits else None]
         if self.ranks > 1:
             calls.append((self._owner.slots, (told["token_ids"], self.tables[owner].v2p), {"out": own}))
-            follow.append((calls[-1], owner, None))
+            clears.append(None)
         for name in self.ledger.in_order(wanted):
             out = wanted[name]
             need_length(f"slots of {name!r}", out, own.shape[0], f"slots of {owner!r}")
@@ -277,17 +277,12 @@ class UnifiedPool(MultiEndedAllocator):
             borrow = (self._borrowers[name].borrow, (tables,), {"ids": told["new_ids"], "pages": taken})
             translate = (self._borrowers[name].slots, (told["token_ids"], tables.v2p), {"out": out})
             calls += [borrow, translate]
-            follow += [(borrow, name, taken), (translate, name, None)]
+            clears += [(name, taken), None]
         counts = self.ledger.spread(dict.fromkeys((owner, *wanted), pages or 0))
-        if not capturing(self.device):
-            self._make_room(counts, calls)
-        planned(*args, **told)
-        if self._emits:
-            self._clear(owner, told["new_pages"])
-        for (behind, given, named), name, cleared in follow:
-            behind(*given, **named)
+        for launch, cleared in zip(self._make_room(counts, calls), clears, strict=True):
+            launch()
             if cleared is not None:
-                self._clear(name, cleared)
+                self._clear(*cleared)
         if not on_lease:
             self.ledger.take(counts)
 
@@ -311,9 +306,9 @@ class UnifiedPool(MultiEndedAllocator):
         """Copy ids in the request table's form to the head of rows; see `pagebind.ops.assign`."""
         owner = self.rows_of
         touch, words, _ = self._touched(req_rows, self._no_tokens[: req_rows.shape[0]])
-        touch.check(*words)
+        touched = touch.ready(*words)
         self._owner.assign(self.requests.table, req_rows, ids, indptr, state=self.tables[owner].state)
-        touch(*words)
+        touched()
 
     def touch(self, req_rows: torch.Tensor, tokens: torch.Tensor) -> None:
         """Tell read tables that others wrote to rows of the request table, from token `tokens[b]` on.
