@@ -10,7 +10,7 @@ from random import Random
 import torch
 from pagebind import LaunchOptions
 from pagebind.ops import REFRESH_TABLE, TOUCH, RefreshTableSpec, TouchSpec
-from pagebind.ops.refresh_table import BUILT_WORDS, new_built
+from pagebind.ops.refresh_table import BUILT_LIVE, BUILT_WORDS, new_built
 from pagebind.ops.touch import VERSION_WORDS, new_versions
 from pagebind.words import EPOCH, new_state
 from pagebind_triton import backend
@@ -108,7 +108,7 @@ class World:
             elif what == "first":
                 self.first[r] = odd(random, self.columns)
             else:
-                self.built[b, random.randrange(BUILT_WORDS)] = odd(random, self.width)
+                self.built[b, random.randrange(BUILT_LIVE + 1)] = odd(random, self.width)
         if random.random() < 0.1:
             self.state[EPOCH] = random.choice((1, 7, 2**31, 2**63 - 1, -5, 2**32))
 

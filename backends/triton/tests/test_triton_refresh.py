@@ -12,19 +12,57 @@ from pagebind import LaunchOptions
 from pagebind.ops import RefreshTableSpec
 
 SEEDS, STEPS = 8, 5
+MOST = 2**31 - 1
 
 
-def test_refreshed_tables_and_touched_rows_are_those_of_the_composed_forms():
+def interpreted(script, *arguments):
     pytest.importorskip("triton", reason="triton is not installed")
     run = subprocess.run(  # noqa: PLW1510  (the assertion shows why it failed)
-        [sys.executable, Path(__file__).parent / "refreshes.py", "0", str(SEEDS), str(STEPS)],
+        [sys.executable, Path(__file__).parent / script, *map(str, arguments)],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
         timeout=600,
     )
     assert run.returncode == 0, run.stderr[-4000:]
-    assert json.loads(run.stdout) == {"refresh": [2 * SEEDS * STEPS, []], "touch": [SEEDS, []]}
+    return json.loads(run.stdout)
+
+
+def test_refreshed_tables_and_touched_rows_are_those_of_the_composed_forms():
+    found = interpreted("refreshes.py", 0, SEEDS, STEPS)
+    assert found == {"refresh": [2 * SEEDS * STEPS, []], "touch": [SEEDS, []]}
+
+
+def test_a_launch_of_steady_lanes_looks_no_further_and_one_of_others_does():
+    built, appended = ["right"], ["right"] * 4
+    others = ["further", "right"] * 5  # two columns at once, another version, epoch, row and extent
+    assert interpreted("steady.py") == {" ".join(built + appended + others): 12}
+
+
+@pytest.mark.parametrize("fitting", [0, 1, 100, MOST, 2**40])
+@pytest.mark.parametrize("delta", [0, 1, -1, -100, MOST, -MOST])
+def test_lanes_that_fit_32_bits_are_below_the_span_and_no_others(delta, fitting):
+    pytest.importorskip("triton", reason="triton is not installed")
+    from pagebind_triton.refresh_steady import narrow
+
+    span = narrow(8, 8, 8, fitting, delta, (9, 9), 7, 8)[0] & 2**32 - 1
+    around = (-MOST - 1, -delta, 0, fitting - delta, MOST - delta, MOST)
+    lengths = {length + near for length in around for near in (-1, 0, 1)}
+    for length in lengths:
+        if -MOST - 1 <= length <= MOST:
+            below = (length + delta) % 2**32 < span
+            assert below == (0 <= length + delta <= min(fitting, MOST - 1)), length
+
+
+@pytest.mark.parametrize("large", [{"rows": 2**28}, {"strides": (2**31, 9)}, {"strides": (9, 2**31)}])
+def test_no_lane_is_steady_where_a_number_needs_more_than_32_bits(large):
+    pytest.importorskip("triton", reason="triton is not installed")
+    from pagebind_triton.refresh_steady import narrow
+
+    sizes = {"bs": 8, "rows": 8, "num_rows": 2**33, "fitting": 100, "delta": -3, "strides": (9, 9), "last_id": -1}
+    pairs = narrow(**sizes, lanes=8)
+    assert [(two % 2**32, two >> 32) for two in pairs] == [(101, 8), (MOST, -3), (9, 9), (8, -1)]
+    assert narrow(**sizes | large, lanes=8) == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -18,31 +18,38 @@ import triton.language as tl
 from pagebind.operation import INT32_MAX, LaunchOptions
 from pagebind.ops.read_table import ReadTableSpec
 
-from pagebind_triton.guards import HOLE, MAX_LENGTH, SINK, TOMBSTONE, pages_for, within
+from pagebind_triton.guards import HOLE, SINK, TOMBSTONE
+from pagebind_triton.lanes import open_lane
 from pagebind_triton.launch import GPU_MOST, MOST_WARPS, WARP
+
+APART = True
+"""Whether a program's ids are all on their way before the first page: a barrier, which no load passes, stands between.
+
+Without one the compiler reads some ids only after the pages of others.
+"""
 
 MOST_LANES = 4096
 """Lanes of a launch at most: a program counts the tiles of all of them."""
 
 
 MOST_THREADS = tl.constexpr(MOST_WARPS * WARP)
-SHIFT = 32
+SHIFT = 30
 RECIPROCAL_BITS = tl.constexpr(SHIFT)
 
 
 def reciprocal_of(divisor: int) -> int:
-    """Return what `quotient` multiplies by; it is exact for program numbers below 2**15.
+    """Return what `quotient` multiplies by, below 2**31; it is exact for program numbers below 2**15.
 
-    With `m = 2**32 // d + 1` and `m * d = 2**32 + e`, `e <= d`: `n * m / 2**32 = n / d + n * e / (d * 2**32)`, too much
-    by less than 1 / d where `n * e < 2**32`. For `d >= 2**16` both are below 1.
+    With `m = 2**30 // d + 1` and `m * d = 2**30 + e`, `e <= d`: `n * m / 2**30 = n / d + n * e / (d * 2**30)`, too much
+    by less than 1 / d where `n * e < 2**30`. For `d > 2**15` both are below 1, because m is 2**15 at most.
     """
     return (1 << SHIFT) // divisor + 1
 
 
 def pointers(spec: ReadTableSpec) -> Sequence[torch.dtype]:
-    """Return the dtypes of what kernels that build a table point to, the state block last."""
-    dtypes = [torch.int32, spec.row_dtype, spec.length_dtype, spec.length_dtype, spec.index_dtype, spec.out_dtype]
-    return [*dtypes, torch.int64]
+    """Return the dtypes of what kernels that build a table point to: what the first loads need comes first."""
+    lengths = spec.length_dtype
+    return [spec.row_dtype, lengths, torch.int32, spec.index_dtype, spec.out_dtype, torch.int64, lengths]
 
 
 def constants(spec: ReadTableSpec, options: LaunchOptions) -> dict[str, int]:
@@ -68,55 +75,6 @@ def lane_constants(max_bs: int, max_width: int, block: int) -> dict[str, int]:
 def quotient(program: tl.tensor, reciprocal: tl.tensor) -> tl.tensor:
     """Return `program // divisor`, int64; a product instead of a division, which everything would wait for."""
     return (program.to(tl.int64) * reciprocal) >> RECIPROCAL_BITS
-
-
-@triton.jit
-def extent(
-    length: tl.tensor,  # tokens; one lane's, or those of several
-    start: tl.tensor,  # tokens
-    seq_len_delta: tl.tensor,
-    fitting: tl.tensor,  # tokens that fit both tables
-    PAGE_SIZE: tl.constexpr,
-    TOKEN_GRAIN: tl.constexpr,
-    WINDOWED: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Return the first column of a lane and the one past its last, int32, and whether its length was cut."""
-    asked = length.to(tl.int64)
-    if length.dtype == tl.int64:
-        asked = within(asked, -MAX_LENGTH, MAX_LENGTH)
-    asked += seq_len_delta
-    tokens = within(asked, 0, fitting)
-    last = tokens if TOKEN_GRAIN else pages_for(tokens, PAGE_SIZE)
-    first = last * 0
-    if WINDOWED:
-        first = tl.maximum(start.to(tl.int64), 0)
-        first = tl.minimum(first if TOKEN_GRAIN else first // PAGE_SIZE, last)
-    return first.to(tl.int32), last.to(tl.int32), tokens != asked
-
-
-@triton.jit
-def open_lane(
-    req_rows: tl.tensor,  # [bs], int32 or int64
-    seq_lens: tl.tensor,  # [bs], int32 or int64; tokens
-    starts: tl.tensor,  # [bs], as seq_lens; tokens; read with WINDOWED
-    lane: tl.tensor,  # one, or several
-    listed: tl.tensor,  # mask; a lane that is not is empty
-    num_rows: tl.tensor,
-    seq_len_delta: tl.tensor,
-    fitting: tl.tensor,
-    PAGE_SIZE: tl.constexpr,
-    TOKEN_GRAIN: tl.constexpr,
-    WINDOWED: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """Return a lane's row, int64, its first column and the one past its last, int32, and if it is clipped, or bad."""
-    row = tl.load(req_rows + lane, mask=listed, other=0).to(tl.int64)
-    length = tl.load(seq_lens + lane, mask=listed, other=0)
-    start = length
-    if WINDOWED:
-        start = tl.load(starts + lane, mask=listed, other=0)
-    good = listed & (row >= 0) & (row < num_rows)
-    first, last, clipped = extent(length, start, seq_len_delta, fitting, PAGE_SIZE, TOKEN_GRAIN, WINDOWED)
-    return tl.where(good, row, 0), first, tl.where(good, last, first), good & clipped, listed & (good == 0)
 
 
 @triton.jit
@@ -251,9 +209,12 @@ def write_tile(
     TOKEN_FORM: tl.constexpr,
     TOKEN_GRAIN: tl.constexpr,
     BLOCK: tl.constexpr,
+    APART: tl.constexpr,  # whether the ids are waited for before a page is read
 ) -> tl.tensor:
     """Write the entries of a tile; return how many ids are past the table, as `by_thread` counts them."""
     column, live = tile_at(first, last, tile, BLOCK)
+    if APART:
+        tl.debug_barrier()
     entries, beyond = tile_entries(held, column, v2p, last_id, PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, BLOCK)
     tl.store(cells + column + tl.arange(0, BLOCK), entries.to(cells.dtype.element_ty), mask=live)
     return by_thread(beyond, BLOCK)

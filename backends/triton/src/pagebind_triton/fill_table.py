@@ -13,12 +13,12 @@ import triton.language as tl
 from pagebind.operation import LaunchOptions
 from pagebind.ops.read_table import ReadTableSpec, table_tokens
 
+from pagebind_triton import build
 from pagebind_triton.build import (
     by_thread,
     constants,
     count_cells,
     highest_id,
-    open_lane,
     pointers,
     quotient,
     reciprocal_of,
@@ -26,18 +26,19 @@ from pagebind_triton.build import (
     tile_ids,
 )
 from pagebind_triton.guards import BAD_ID, BAD_ROW, CLIPPED, count
+from pagebind_triton.lanes import open_lane
 from pagebind_triton.launch import Grid, PlannedLaunch, Variant, nowhere
 
 
 @triton.jit
 def fill_table_kernel(
-    request_table: tl.tensor,  # [num_rows, tokens or pages], int32
     req_rows: tl.tensor,  # [bs], int32 or int64
     seq_lens: tl.tensor,  # [bs], int32 or int64; tokens
-    starts: tl.tensor,  # [bs], as seq_lens; tokens; read with WINDOWED
+    request_table: tl.tensor,  # [num_rows, tokens or pages], int32
     v2p: tl.tensor,  # [num_virtual + 1], int32 or int64
     out: tl.tensor,  # [rows, width], int32 or int64; written
     state: tl.tensor,  # [32], int64
+    starts: tl.tensor,  # [bs], as seq_lens; tokens; read with WINDOWED
     bs: tl.int64,
     rows: tl.int64,
     width: tl.int64,
@@ -58,6 +59,7 @@ def fill_table_kernel(
     WINDOWED: tl.constexpr,
     COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
+    APART: tl.constexpr,
 ) -> None:
     """Write the entries of every lane's valid extent, and the sink everywhere else: rows are equally long."""
     tile = quotient(tl.program_id(0), reciprocal)
@@ -74,6 +76,8 @@ def fill_table_kernel(
         live = (at >= (first - column).to(tl.int32)) & (at < (last - column).to(tl.int32))
         ids = request_table + row * request_stride
         held = tile_ids(ids, column, live, PAGE_SIZE, TOKEN_FORM, TOKEN_GRAIN, BLOCK)
+        if APART:
+            tl.debug_barrier()
         entries, beyond = tile_entries(
             held, column, v2p, last_id, PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, BLOCK
         )
@@ -95,7 +99,8 @@ def fill_table_kernel(
 def plan_fill(spec: ReadTableSpec, device: torch.device, options: LaunchOptions, grid: Grid) -> PlannedLaunch:
     """Plan a read table with sink fill: one kernel, one variant."""
     lost = nowhere(device)
-    kernel = Variant(fill_table_kernel, pointers(spec), constants(spec, options) | {"BLOCK": grid.block}, device)
+    sizes = {"BLOCK": grid.block, "APART": build.APART}
+    kernel = Variant(fill_table_kernel, pointers(spec), constants(spec, options) | sizes, device)
     unit = spec.page_size if spec.granularity == "page" else 1
 
     def fill_table(
@@ -114,13 +119,13 @@ def plan_fill(spec: ReadTableSpec, device: torch.device, options: LaunchOptions,
         programs = min(tiles, grid.most)
         kernel(
             programs,
-            request_table,
             req_rows,
             seq_lens,
-            seq_lens if starts is None else starts,
+            request_table,
             v2p,
             out,
             lost if state is None else state,
+            seq_lens if starts is None else starts,
             req_rows.shape[0],
             rows,
             width,

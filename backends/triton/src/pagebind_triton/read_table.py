@@ -17,15 +17,14 @@ import triton.language as tl
 from pagebind.operation import LaunchOptions
 from pagebind.ops.read_table import ReadTableSpec, table_tokens
 
+from pagebind_triton import build
 from pagebind_triton.build import (
     MOST_LANES,
     constants,
     count_cells,
-    highest_id,
     lane_constants,
     lane_of_tile,
     lane_tiles,
-    open_lane,
     pointers,
     quotient,
     read_tile,
@@ -36,6 +35,7 @@ from pagebind_triton.build import (
 )
 from pagebind_triton.fill_table import plan_fill
 from pagebind_triton.guards import BAD_ID, BAD_ROW, CLIPPED, count
+from pagebind_triton.lanes import high_half, last_id_of, low_half, open_lane, pair
 from pagebind_triton.launch import PlannedLaunch, Variant, nowhere, plan_grid
 
 # Cells of a program, and programs that a GPU runs at once: 4 to 8 on each of the 132 multiprocessors of an H200.
@@ -66,23 +66,20 @@ def count_lane(
 
 @triton.jit
 def read_table_kernel(
-    request_table: tl.tensor,  # [num_rows, tokens or pages], int32
     req_rows: tl.tensor,  # [bs], int32 or int64
     seq_lens: tl.tensor,  # [bs], int32 or int64; tokens
-    starts: tl.tensor,  # [bs], as seq_lens; tokens; read with WINDOWED
+    request_table: tl.tensor,  # [num_rows, tokens or pages], int32
     v2p: tl.tensor,  # [num_virtual + 1], int32 or int64
     out: tl.tensor,  # [>= bs, width], int32 or int64; written
     state: tl.tensor,  # [32], int64
-    bs: tl.int64,
+    starts: tl.tensor,  # [bs], as seq_lens; tokens; read with WINDOWED
+    reciprocal_and_delta: tl.int64,  # of abreast; added to lengths
+    abreast_and_done: tl.int64,  # lanes that have programs of their own, programs of each of them
+    bs_and_last_id: tl.int64,  # the highest id of the table
     fitting: tl.int64,  # tokens that fit both tables
     num_rows: tl.int64,
     request_stride: tl.int64,
     out_stride: tl.int64,
-    num_virtual: tl.int64,
-    seq_len_delta: tl.int64,
-    abreast: tl.int64,  # lanes that have programs of their own
-    done: tl.int64,  # programs of each of them
-    reciprocal: tl.int64,  # of abreast
     PAGE_SIZE: tl.constexpr,
     MULTIPLIER: tl.constexpr,
     TOKEN_FORM: tl.constexpr,
@@ -92,16 +89,18 @@ def read_table_kernel(
     LANES: tl.constexpr,
     WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
+    APART: tl.constexpr,
 ) -> None:
     """Write the entries of every lane's valid extent."""
-    bs = bs.to(tl.int32)
-    abreast = abreast.to(tl.int32)
-    done = done.to(tl.int32)
+    bs = low_half(bs_and_last_id)
+    last_id = high_half(bs_and_last_id)
+    abreast = low_half(abreast_and_done)
+    done = high_half(abreast_and_done)
+    seq_len_delta = high_half(reciprocal_and_delta)
     programs = tl.num_programs(0)
     program = tl.program_id(0)
-    part = quotient(program, reciprocal).to(tl.int32)
+    part = quotient(program, low_half(reciprocal_and_delta)).to(tl.int32)
     lane = program - part * abreast
-    last_id = highest_id(num_virtual)
 
     # What does not need one another is read together: the lane's words and everybody's lengths.
     row, first, last, clipped, bad_row = open_lane(
@@ -118,8 +117,9 @@ def read_table_kernel(
     held_next = read_tile(ids, first, last, part + done, PAGE_SIZE, TOKEN_FORM, TOKEN_GRAIN, BLOCK)
     longest = tl.max(tiles, 0)  # while the ids are on their way
     past = write_tile(
-        held, cells, first, last, part, v2p, last_id, PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, BLOCK
-    )
+        held, cells, first, last, part, v2p, last_id,
+        PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, BLOCK, APART,
+    )  # fmt: skip
     if COUNT:
         if part == 0:
             count(state, CLIPPED, clipped.to(tl.int64))
@@ -145,8 +145,9 @@ def read_table_kernel(
                 held = held_next
                 held_next = read_tile(ids, first, last, tile + done, PAGE_SIZE, TOKEN_FORM, TOKEN_GRAIN, BLOCK)
                 past += write_tile(
-                    held, cells, first, last, tile, v2p, last_id, PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, BLOCK
-                )
+                    held, cells, first, last, tile, v2p, last_id,
+                    PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, BLOCK, APART,
+                )  # fmt: skip
         else:
             places = tl.cumsum(left, 0)
             begin, end = share_of(total)
@@ -164,8 +165,9 @@ def read_table_kernel(
                     cells = out + lane.to(tl.int64) * out_stride
                 held = read_tile(ids, first, last, tile, PAGE_SIZE, TOKEN_FORM, TOKEN_GRAIN, BLOCK)
                 past += write_tile(
-                    held, cells, first, last, tile, v2p, last_id, PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, BLOCK
-                )
+                    held, cells, first, last, tile, v2p, last_id,
+                    PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, BLOCK, APART,
+                )  # fmt: skip
                 tile += 1
     if COUNT:
         count_cells(state, BAD_ID, past)
@@ -180,7 +182,9 @@ def plan(spec: ReadTableSpec, device: torch.device, options: LaunchOptions) -> P
     kernel = Variant(
         read_table_kernel,
         pointers(spec),
-        constants(spec, options) | lane_constants(spec.max_bs, spec.max_width, grid.block) | {"BLOCK": grid.block},
+        constants(spec, options)
+        | lane_constants(spec.max_bs, spec.max_width, grid.block)
+        | {"BLOCK": grid.block, "APART": build.APART},
         device,
     )
     unit = spec.page_size if spec.granularity == "page" else 1
@@ -216,23 +220,20 @@ def plan(spec: ReadTableSpec, device: torch.device, options: LaunchOptions) -> P
         abreast = programs // done
         kernel(
             programs,
-            request_table,
             req_rows,
             seq_lens,
-            seq_lens if starts is None else starts,
+            request_table,
             v2p,
             out,
             lost if state is None else state,
-            bs,
+            seq_lens if starts is None else starts,
+            pair(reciprocal_of(abreast), seq_len_delta),
+            pair(abreast, done),
+            pair(bs, last_id_of(v2p)),
             min(width * unit, table_tokens(spec.form, spec.page_size, request_table)),
             request_table.shape[0],
             request_table.stride(0),
             out.stride(0),
-            v2p.shape[0] - 1,
-            seq_len_delta,
-            abreast,
-            done,
-            reciprocal_of(abreast),
         )
 
     return PlannedLaunch(read_table, [kernel], device)

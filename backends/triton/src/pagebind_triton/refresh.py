@@ -22,11 +22,11 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from pagebind.operation import INT32_MAX
 from pagebind.ops import refresh_table as words
 from pagebind.ops import touch
 
-from pagebind_triton.guards import EPOCH, MAX_LENGTH, within
+from pagebind_triton.guards import EPOCH, within
+from pagebind_triton.lanes import MOST, extent, has_row
 
 NOTHING = tl.constexpr(words.NOTHING)
 BUILT_WORDS = tl.constexpr(words.BUILT_WORDS)
@@ -39,7 +39,6 @@ BUILT_LIVE = tl.constexpr(words.BUILT_LIVE)
 VERSION_WORDS = tl.constexpr(touch.VERSION_WORDS)
 VERSION = tl.constexpr(touch.VERSION)
 CHANGED = tl.constexpr(touch.CHANGED)
-MOST = tl.constexpr(INT32_MAX)
 
 
 @triton.jit
@@ -130,31 +129,11 @@ def open_lane(
     WINDOWED: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
     """Return a lane's row, its extent, int32, 0 and 0 if it is empty, if its row is good, and if it is clipped."""
-    if length.dtype == tl.int64:
-        asked = within(length, -MAX_LENGTH, MAX_LENGTH) + seq_len_delta
-        tokens = within(asked, 0, fitting)
-        clipped = tokens != asked
-    else:
-        # Cut so that the sum lies in [0, fitting]; it is below 2**32, and so 32 bits are enough.
-        cut = tl.minimum(length, tl.minimum(fitting.to(tl.int64) - seq_len_delta, MOST).to(tl.int32))
-        cut = tl.maximum(cut, (-seq_len_delta).to(tl.int32))
-        tokens = cut.to(tl.uint32, bitcast=True) + seq_len_delta.to(tl.uint32)
-        clipped = cut != length
-    last = tokens
-    if not TOKEN_GRAIN:
-        last = tokens // PAGE_SIZE + (tokens % PAGE_SIZE != 0).to(tokens.dtype)
-    first = last * 0
-    if WINDOWED:
-        first = tl.maximum(start, 0).to(tokens.dtype)
-        first = tl.minimum(first if TOKEN_GRAIN else first // PAGE_SIZE, last)
-    # num_rows may be more than rows of 32 bits can name.
-    highest = num_rows - 1
-    if row.dtype == tl.int32:
-        highest = tl.minimum(highest, MOST).to(tl.int32)
-    good = (row >= 0) & (row <= highest)
+    first, last, clipped = extent(length, start, seq_len_delta, fitting, PAGE_SIZE, TOKEN_GRAIN, WINDOWED)
+    good = has_row(row, num_rows)
     some = good & (first < last)
-    begin = tl.where(some, first.to(tl.int32), 0)
-    return tl.where(good, row, 0), begin, tl.where(some, last.to(tl.int32), 0), good, good & clipped
+    begin = tl.where(some, first, 0)
+    return tl.where(good, row, 0), begin, tl.where(some, last, 0), good, good & clipped
 
 
 @triton.jit
