@@ -27,8 +27,12 @@ DISTRIBUTIONS = {
     "pagebind-conformance": "conformance",
     "pagebind-bench": "packages/pagebind-bench",
 }
-TOOLS = ["pytest", "pytest-timeout", "hypothesis", "mypy", "ruff", "pandas-stubs", "types-jsonschema"]
+TOOLS = ["pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "playwright"]
+TOOLS += ["mypy", "ruff", "pandas-stubs", "types-jsonschema"]
+PARALLEL = ("-n", "auto", "--dist", "worksteal")
 TESTS = [f"{folder}/tests" for folder in DISTRIBUTIONS.values()]
+FAULTS = ROOT / "conformance/tests"  # where the package `faults` lies
+MUTATION = "cosmic-ray==8.7.0"
 OUT = ROOT / "out"
 
 SHARED = ROOT / ".nox" / "shared"
@@ -36,7 +40,7 @@ IN_PLACE = "--no-venv" in sys.argv  # a session cannot tell `--no-venv` from a b
 
 nox.needs_version = ">=2024.3.2"
 nox.options.default_venv_backend = "venv"
-nox.options.sessions = ["lint", "types", "tests", "cpu", "triton", "cuda", "report"]
+nox.options.sessions = ["lint", "types", "tests", "cpu", "triton", "cuda", "examples", "report"]
 
 # Nox makes an environment for each session; these have none of their own and run in the shared one (see _install).
 shared = nox.session(venv_backend="none")
@@ -76,7 +80,8 @@ def cuda(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the unit tests of every distribution, the suite's own among them."""
     _install(session)
-    _run(session, "pytest", "-q", *(session.posargs or TESTS))
+    # A module's tests stay together: some share what took long to make.
+    _run(session, "pytest", "-q", "-n", "auto", "--dist", "loadfile", *(session.posargs or TESTS))
 
 
 @shared
@@ -93,6 +98,22 @@ def types(session: nox.Session) -> None:
     _install(session)
     for folder in DISTRIBUTIONS.values():
         _run(session, "mypy", *session.posargs, f"{folder}/src")
+
+
+@shared
+def examples(session: nox.Session) -> None:
+    """Check the example of a backend from outside: types and suite; and a new backend's types, as it is generated."""
+    _install(session)
+    new = OUT / "new-backend"
+    shutil.rmtree(new, ignore_errors=True)
+    _run(session, "pagebind.cli", "conformance", "new-backend", "fresh", str(new))
+    example = ROOT / "conformance/examples/numpy/src"
+    _run(session, "mypy", str(example), str(new / "src"))
+    # The core and all that it has itself; what is composed is the same for every backend.
+    most = ("--examples", "4", "-k", "not composed and not pool_machine")
+    path = {"PYTHONPATH": str(example)}
+    suite = ("pytest", "-q", "--pyargs", "pagebind_conformance", "--backend", "pagebind_numpy:backend")
+    _run(session, *suite, "--device", "cpu", *(session.posargs or most), env=path)
 
 
 @shared
@@ -126,6 +147,25 @@ def isolation(session: nox.Session, distribution: str) -> None:
     session.run("python", str(ROOT / "packages/pagebind/tests/import_all.py"), distribution, *session.posargs)
 
 
+@nox.session(venv_backend="none", default=False)
+def faults(session: nox.Session) -> None:
+    """Patch the backends fault by fault, and write which cases of the suite find each; `-- --mode gpu` on a GPU."""
+    _install(session)
+    OUT.mkdir(exist_ok=True)
+    matrix = () if "--matrix" in session.posargs else ("--matrix", str(OUT / "faults.csv"))
+    _run(session, "faults", *matrix, *session.posargs, env={"PYTHONPATH": str(FAULTS)})
+
+
+@nox.session(venv_backend="none", default=False)
+def mutants(session: nox.Session) -> None:
+    """Mutate modules of the cpu backend (`-- unbind entries`) with cosmic-ray, and list what the suite lets pass."""
+    _install(session)
+    if not IN_PLACE:
+        _run(session, "pip", "install", "--quiet", "--disable-pip-version-check", MUTATION)
+    modules = session.posargs or ["unbind", "translate", "bind", "touch"]
+    _run(session, "faults.mutants", *modules, env={"PYTHONPATH": str(FAULTS)})
+
+
 def _python() -> str:
     """Return the python that sessions run: the shared environment's, or the current one with `--no-venv`."""
     return sys.executable if IN_PLACE else str(SHARED / ("Scripts" if os.name == "nt" else "bin") / "python")
@@ -154,7 +194,7 @@ def _conformance(session: nox.Session, backend: str, *args: str, env: dict[str, 
     """Run the suite on a backend and leave a report in `out`."""
     OUT.mkdir(exist_ok=True)
     report = () if "--report" in session.posargs else ("--report", str(OUT / f"{backend}.json"))
-    suite = ("pytest", "-q", "--pyargs", "pagebind_conformance", "--backend", backend)
+    suite = ("pytest", "-q", *PARALLEL, "--pyargs", "pagebind_conformance", "--backend", backend)
     _run(session, *suite, *args, *report, *session.posargs, env=env)
 
 

@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+from pagebind.cli import build
+from typer.testing import CliRunner
 
 from pagebind_conformance.plugin import SUITE
 
@@ -30,3 +32,9 @@ def run_suite(pytester: pytest.Pytester) -> Callable[..., tuple[pytest.RunResult
         return result, json.loads(report.read_text()) if report.exists() else {}
 
     return run
+
+
+@pytest.fixture
+def command() -> Callable[..., Any]:
+    """Run `pagebind conformance` with arguments, and return its result."""
+    return lambda *arguments: CliRunner().invoke(build(), ["conformance", *map(str, arguments)])

@@ -11,7 +11,6 @@ import torch
 from faulty import counted, found_by
 from pagebind.ops.refresh_table import (
     BUILT_END,
-    BUILT_EPOCH,
     BUILT_FIRST,
     BUILT_LIVE,
     BUILT_ROW,
@@ -28,37 +27,6 @@ def good_lanes(table: Any, rows: Any) -> list[tuple[int, int]]:
 
 
 # ---- rows ----
-
-
-@found_by("refresh_table", "test_permuted_lanes_and_rows_that_come_and_go_are_written_whole")
-def another_row_in_a_lane_missed(self, table, rows, *given, built, **rest):
-    for b, r in good_lanes(table, rows):
-        if built[b, BUILT_ROW] != NOTHING:
-            built[b, BUILT_ROW] = r
-    self.launch(table, rows, *given, built=built, **rest)
-
-
-@found_by("refresh_table", "test_a_row_that_was_handed_over_is_written_whole")
-def a_reused_row_missed(self, table, rows, *given, built, versions, **rest):
-    for b, r in good_lanes(table, rows):
-        built[b, BUILT_VERSION] = versions[r, VERSION]
-    self.launch(table, rows, *given, built=built, versions=versions, **rest)
-
-
-@found_by("refresh_table", "test_a_row_touched_once_is_written_from_the_column_of_that_token_on")
-def a_truncation_missed(self, table, rows, *given, built, versions, **rest):
-    for b, r in good_lanes(table, rows):
-        if int(versions[r, VERSION]) == int(built[b, BUILT_VERSION]) + 1:
-            built[b, BUILT_VERSION] = versions[r, VERSION]
-    self.launch(table, rows, *given, built=built, versions=versions, **rest)
-
-
-@found_by("refresh_table", "test_a_row_that_was_handed_over_is_written_whole")
-def only_the_last_change_of_several(self, table, rows, *given, built, versions, **rest):
-    for b, r in good_lanes(table, rows):
-        if versions[r, VERSION] > built[b, BUILT_VERSION]:
-            built[b, BUILT_VERSION] = versions[r, VERSION] - 1
-    self.launch(table, rows, *given, built=built, versions=versions, **rest)
 
 
 @found_by("refresh_table", "test_versions_are_told_apart_by_being_equal_or_one_ahead")
@@ -84,12 +52,6 @@ def changed_rounded_up(self, *given, versions, **rest):
 
 
 # ---- epochs ----
-
-
-@found_by("refresh_table", "test_a_compaction_rebuilds_every_row")
-def a_compaction_missed(self, *given, built, state, **rest):
-    built[:, BUILT_EPOCH] = state[EPOCH].to(torch.int32)
-    self.launch(*given, built=built, state=state, **rest)
 
 
 @found_by("refresh_table", "test_of_an_epoch_the_low_32_bits_are_compared")
@@ -128,16 +90,6 @@ def a_first_page_read_as_a_column(self, *given, built, first=None, **rest):
 
 
 @found_by("refresh_table", "test_a_window_that_moves_on_writes_new_columns_and_empties_old_ones")
-def columns_behind_a_window_not_emptied(self, *given, built, **rest):
-    behind = built[:, BUILT_FIRST].clone()
-    self.launch(*given, built=built, **rest)
-    out = rest["out"]
-    for b, (was, now) in enumerate(zip(behind.tolist(), built[:, BUILT_FIRST].tolist(), strict=True)):
-        if self.spec.fill == "sink" and 0 <= was < now:
-            out[b, was:now] = 7
-
-
-@found_by("refresh_table", "test_a_window_that_moves_on_writes_new_columns_and_empties_old_ones")
 def columns_below_what_was_built_not_written(self, *given, built, **rest):
     built[:, BUILT_FIRST] *= built[:, BUILT_ROW] == NOTHING
     self.launch(*given, built=built, **rest)
@@ -149,18 +101,6 @@ def columns_below_what_was_built_not_written(self, *given, built, **rest):
 @found_by("refresh_table", "test_an_appended_row_writes_its_new_columns_alone")
 def one_column_too_many_kept(self, *given, built, **rest):
     built[:, BUILT_END] += built[:, BUILT_ROW] != NOTHING
-    self.launch(*given, built=built, **rest)
-
-
-@found_by("refresh_table", "test_an_appended_row_writes_its_new_columns_alone")
-def the_last_column_written_again(self, *given, built, **rest):
-    built[:, BUILT_END] -= ((built[:, BUILT_ROW] != NOTHING) & (built[:, BUILT_END] > 0)).int()
-    self.launch(*given, built=built, **rest)
-
-
-@found_by("refresh_table", "test_the_same_again_writes_nothing")
-def everything_written_each_time(self, *given, built, **rest):
-    built[:, BUILT_ROW] = NOTHING
     self.launch(*given, built=built, **rest)
 
 
@@ -252,18 +192,6 @@ def versions_stop_at_the_largest(self, versions, *given, **rest):
     before = versions[:, VERSION].clone()
     self.launch(versions, *given, **rest)
     versions[:, VERSION] = torch.maximum(versions[:, VERSION], before)
-
-
-@found_by("touch", "test_tokens_are_clamped")
-def tokens_narrowed_and_not_clamped(self, versions, rows, tokens, **rest):
-    self.launch(versions, rows, tokens.to(torch.int32).to(tokens.dtype), **rest)
-
-
-@found_by("touch", "test_a_row_in_several_lanes_rises_by_as_many")
-def a_row_in_several_lanes_rises_once(self, versions, rows, tokens, **rest):
-    before = versions[:, VERSION].clone()
-    self.launch(versions, rows, tokens, **rest)
-    versions[:, VERSION] = before + (versions[:, VERSION] != before)
 
 
 @found_by("touch", "test_bad_rows_do_nothing_and_are_counted")

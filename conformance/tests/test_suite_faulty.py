@@ -15,7 +15,8 @@ def test_a_backend_kept_outside_passes_the_core_and_all_that_is_composed_from_it
     assert extended["status"] == "partial"
     assert extended["not-supported"] > 100
     assert report["backend"]["package"] == "outside"
-    assert report["footer"] == {"complete": True, "total": len(report["cases"]), "why_incomplete": None}
+    assert report["footer"]["complete"]
+    assert report["footer"]["total"] == len(report["cases"])
     assert result.ret == 0
     composed = {case["operation"] for case in report["cases"] if case["composed"] and case["status"] == "passed"}
     assert composed >= {"read_stream", "alloc", "free", "extend", "truncate", "release", "assign", "state machine"}

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from pagebind_conformance.known import KnownFailure
 from pagebind_conformance.plugin import SUITE
-from pagebind_conformance.report import ReportError, read, read_complete
+from pagebind_conformance.reporting.report import ReportError, read, read_complete
 
 CASE = "assign.py::test_ids_go_to_the_head_of_their_rows_as_they_are"
 OWN = f"{CASE}[composed-i32i32]"
@@ -71,7 +72,7 @@ def test_a_run_with_deselected_cases_is_marked_incomplete(run_suite):
 
 
 def test_an_interrupted_run_is_marked_incomplete(run_suite):
-    _, report = run_suite("faulty:watermark_not_moved", "-x")
+    _, report = run_suite("failing:BACKEND", "-x", cases=("assign.py",))
     assert report["footer"]["why_incomplete"].endswith("cases did not run")
     assert not report["footer"]["complete"]
     assert not report["success"]
@@ -79,11 +80,11 @@ def test_an_interrupted_run_is_marked_incomplete(run_suite):
 
 @pytest.fixture
 def admitting(pytester, monkeypatch):
-    """Make a package whose backend is the faulty `a_part_past_its_row`, or the sound one, with known failures."""
+    """Make a package whose backend is the failing or the sound one, with known failures."""
 
     def make(known: str, sound: bool = False) -> str:
         package = pytester.mkpydir("admitting")
-        record = "from outside import BACKEND" if sound else "from faulty import a_part_past_its_row as BACKEND"
+        record = "from outside import BACKEND" if sound else "from failing import BACKEND"
         (package / "__init__.py").write_text(record + "\n")
         (package / "conformance.toml").write_text(known)
         monkeypatch.syspath_prepend(str(pytester.path))
@@ -96,8 +97,9 @@ def admitting(pytester, monkeypatch):
 FOUND = "assign.py::test_bad_rows_and_parts_are_clipped_and_counted"
 
 
-def known(case: str, kind: str = "planned") -> str:
-    return f'[[known-failure]]\ncase = "{case}"\nkind = "{kind}"\nreason = "parts are not cut to the row"\n'
+def known(case: str, kind: str = "planned", **more: str) -> str:
+    fields = {"case": case, "kind": kind, "reason": "parts are not cut to the row", **more}
+    return "\n".join(["[[known-failure]]", *(f'{name} = "{value}"' for name, value in fields.items()), ""])
 
 
 def test_an_admitted_failure_fails_no_run_and_is_reported(run_suite, admitting):
@@ -106,6 +108,41 @@ def test_an_admitted_failure_fails_no_run_and_is_reported(run_suite, admitting):
     assert result.ret == 0
     assert {case["status"] for case in report["cases"] if not case["composed"]} == {"known-failure"}
     assert "planned: parts are not cut to the row" in {case["reason"] for case in report["cases"]}
+
+
+def test_an_entry_may_name_the_exception_and_a_link(run_suite, admitting):
+    entries = [
+        known(f"{FOUND}[own-i32i32]", exception="Difference", link="https://example.org/issues/12"),
+        known(f"{FOUND}[own-i32i64]", exception="AssertionError"),
+        known(f"{FOUND}[own-i64i32]", exception="IndexError"),
+    ]
+    result, report = run_suite(admitting("".join(entries)), cases=(FOUND,))
+    told = {case["id"].rpartition("-")[2][:-1]: case for case in report["cases"] if not case["composed"]}
+    statuses = {name: case["status"] for name, case in told.items()}
+    known_ones = {"i32i32": "known-failure", "i32i64": "known-failure"}
+    assert statuses == {**known_ones, "i64i32": "failed", "i64i64": "failed"}
+    assert told["i32i32"]["reason"] == "planned: parts are not cut to the row (https://example.org/issues/12)"
+    assert told["i64i32"]["reason"].startswith("admitted to fail by IndexError, it failed by Difference: request_t")
+    assert result.ret == 1
+
+
+def test_an_admitted_failure_that_the_machine_cannot_show_is_skipped(run_suite, admitting):
+    case = "launching.py::test_a_call_returns_while_its_stream_is_stalled"
+    result, report = run_suite(admitting(known(f"{case}[bind]", exception="Difference")), cases=(case,))
+    assert {one["status"] for one in report["cases"]} == {"skipped"}
+    assert result.ret == 0
+
+
+def test_of_several_failed_examples_each_has_to_be_the_admitted_one():
+    class Several(Exception):
+        exceptions = (IndexError(), KeyError())
+
+    def entry(exception):
+        return KnownFailure("case", "never", "why", exception=exception)
+
+    assert entry("LookupError").covers(Several())
+    assert not entry("IndexError").covers(Several())
+    assert entry(None).covers(Several())
 
 
 def test_an_admitted_failure_that_passes_fails_the_run(run_suite, admitting):
@@ -121,12 +158,23 @@ def test_an_entry_that_names_no_case_fails_a_whole_run(run_suite, admitting):
 
 
 @pytest.mark.parametrize(
-    "text", ["[[known", known("x", "someday"), "[other]\n", '[[known-failure]]\ncase = "x"\n'], ids=range(4)
+    ("text", "message"),
+    [
+        ("[[known", "not valid TOML"),
+        (known("x", "someday"), "x has kind 'someday'; kinds: planned, upstream, never"),
+        ("[other]\n", "holds other"),
+        ('[[known-failure]]\ncase = "x"\n', "without kind"),
+        (known("x", mode="simulated"), "x has mode 'simulated'; modes: gpu"),
+        (known("x", where="here"), "x has where; an entry has case"),
+        (known("x", link=""), "x has link ''"),
+        (known("x") + "exception = 3\n", "x has exception 3"),
+    ],
+    ids=range(8),
 )
-def test_a_flawed_list_of_known_failures_is_one_message(run_suite, admitting, text):
+def test_a_flawed_list_of_known_failures_is_one_message(run_suite, admitting, text, message):
     result, _ = run_suite(admitting(text, sound=True), cases=(CASE,))
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: *conformance.toml*"])
+    result.stderr.fnmatch_lines([f"ERROR: *conformance.toml*{message}*"])
 
 
 def test_a_report_is_written_whole_or_not_at_all(run_suite, pytester):
@@ -151,7 +199,7 @@ def test_core_comes_first_and_composed_forms_after_a_backends_own(run_suite):
 def test_a_failed_case_shows_a_command_that_runs_it(run_suite, monkeypatch):
     tests = str(Path(__file__).parent)
     monkeypatch.setenv("PYTHONPATH", tests)
-    result, report = run_suite("faulty:a_part_past_its_row", cases=(FOUND,))
+    result, report = run_suite("failing:BACKEND", cases=(FOUND,))
     told = [line for line in result.outlines if line.startswith("reproduce: ")]
     assert len(told) == 3
     assert told[0].startswith(f"reproduce: PYTHONPATH={tests} python -m pytest --pyargs 'pagebind_conformance.suite.")
@@ -160,6 +208,45 @@ def test_a_failed_case_shows_a_command_that_runs_it(run_suite, monkeypatch):
     command = shlex.split(told[0].partition(" python ")[2])
     again = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
     assert "1 failed" in again.stdout, again.stdout + again.stderr
+
+
+def test_a_failed_case_is_reported_with_its_call_and_the_cells_that_differ(run_suite):
+    _, report = run_suite("failing:BACKEND", cases=(FOUND,))
+    failed = next(case for case in report["cases"] if case["id"] == f"{FOUND}[own-i32i32]")
+    assert failed["reason"].startswith("request_table [4, 6]: [2, 0] is 0, has to stay 7; outside the tensor")
+    assert "\n" not in failed["reason"]
+    assert failed["difference"]["call"]["operation"] == "assign"
+    (grid,) = failed["difference"]["tensors"]
+    assert grid["expected"][2].startswith("7 7")
+    assert grid["actual"][2].startswith("0 7")
+    assert all("difference" not in case for case in report["cases"] if case["status"] == "passed")
+
+
+def test_a_generated_case_that_failed_tells_its_example(run_suite):
+    _, report = run_suite("failing:BACKEND", cases=("assign.py",))
+    failed = [case for case in report["cases"] if "test_generated" in case["id"] and case["status"] == "failed"]
+    assert failed
+    assert all("rng=Random" in case["reason"] and "Explanation" not in case["reason"] for case in failed)
+    assert all(case["difference"]["call"] for case in failed)
+
+
+def test_an_admitted_failure_tells_its_difference(run_suite, admitting):
+    _, report = run_suite(admitting(known(f"{FOUND}[own-i32i32]")), cases=(FOUND,))
+    (case,) = [case for case in report["cases"] if case["status"] == "known-failure"]
+    assert case["difference"]["tensors"]
+
+
+def test_every_case_tells_the_features_it_planned(run_suite):
+    _, report = run_suite("outside:BACKEND", cases=("read_table.py", "read_stream.py", "bind.py"))
+    of = {}
+    for case in report["cases"]:
+        of.setdefault(case["operation"], set()).update(case["features"])
+    assert of["bind"] == set()
+    assert of["read_table"] >= {"fill=sink", "fill=prefix", "form=page", "form=token", "windowed"}
+    fills = {frozenset(f for f in case["features"] if f.startswith("fill=")) for case in report["cases"]}
+    assert {frozenset(), frozenset({"fill=sink"}), frozenset({"fill=prefix"})} <= fills
+    absent = {f for case in report["cases"] if case["status"] == "not-supported" for f in case["features"]}
+    assert absent
 
 
 def test_what_did_not_run_and_why_it_is_no_success_is_said(run_suite):

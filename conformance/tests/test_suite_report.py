@@ -5,56 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
-from pagebind.cli import build
-from typer.testing import CliRunner
+from filed import case, difference, made, of_version_1
 
-from pagebind_conformance import matrix, report, source
-from pagebind_conformance.report import ReportError
-
-
-def case(operation, number, status="passed", level="core", composed=False):
-    reason = "" if status == "passed" else "because"
-    return {
-        "id": f"{operation}.py::test_{number}[{composed}]",
-        "operation": operation,
-        "level": level,
-        "status": status,
-        "reason": reason,
-        "composed": composed,
-    }
-
-
-def made(cases=None, *, name="mine", mode="cpu", complete=True, started="2026-09-01T10:00:00Z", digest="a" * 64):
-    cases = cases or [case("read_table", 1), case("read_table", 2), case("alloc", 1, level="extended")]
-    levels = report.levels_of(cases)
-    return {
-        "schema": 1,
-        "suite": {"distribution": "pagebind-conformance", "version": "0.1.0"},
-        "core": {"distribution": "pagebind", "version": "0.1.0"},
-        "backend": {
-            "name": name,
-            "distribution": f"pagebind-{name}",
-            "version": "0.1.0",
-            "package": name,
-            "features": [],
-            "planners": ["read_table"],
-        },
-        "source": digest,
-        "commit": "0123456789abcdef",
-        "environment": {"python": "3.11.7", "platform": "Linux", "torch": "2.13.0"},
-        "device": {"type": "cpu", "name": "x86_64"},
-        "mode": mode,
-        "started": started,
-        "duration_seconds": 1.5,
-        "reproduce": "python -m pytest",
-        "success": report.successful(levels, [], complete),
-        "levels": levels,
-        "cases": cases,
-        "stale_known_failures": [],
-        "footer": {"complete": complete, "total": len(cases), "why_incomplete": None if complete else "interrupted"},
-    }
+from pagebind_conformance import source
+from pagebind_conformance.reporting import matrix, report
+from pagebind_conformance.reporting.report import ReportError
 
 
 def test_a_report_survives_being_written_and_read(tmp_path):
@@ -75,6 +33,20 @@ def footer_says(**fields):
     return lambda one: one["footer"].update(fields)
 
 
+def another_case_of_that_name(one):
+    """Add a case again, and mend the totals."""
+    one["cases"].append(dict(one["cases"][-1]))
+    one["levels"] = report.levels_of(one["cases"])
+    one["footer"]["total"] += 1
+
+
+def edited(change, *, sealed=True):
+    """Return a report that was changed after it was made; sealed anew, where the seal is not what is to be seen."""
+    one = copy.deepcopy(made())
+    change(one)
+    return report.sealed(one) if sealed and "footer" in one else one
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -83,17 +55,21 @@ def footer_says(**fields):
         (footer_says(total=99), "footer says 99"),
         (lambda one: one["levels"]["core"].update(passed=3), "levels say"),
         (lambda one: one.update(success=False), "success is False"),
-        (lambda one: one.update(schema=2), "schema"),
+        (lambda one: one.update(schema=3), "schema"),
+        (footer_says(complete=False), "complete is False"),
+        (another_case_of_that_name, "stands there twice"),
+        (lambda one: one["cases"][0].pop("features"), "features"),
+        (lambda one: one["cases"][0].update(difference={"call": None}), "tensors"),
+        (lambda one: one["cases"][0].update(difference=difference(actual=["1 x", "2 3"])), "cases/0/difference"),
         (lambda one: one.update(mode="simulated"), "mode"),
-        (lambda one: one["cases"].append(dict(one["cases"][0])), "levels say"),
+        (lambda one: one["cases"].append(case("bind", 1)), "levels say"),
         (lambda one: one["cases"][0].update(status="green"), "status"),
         (lambda one: one["cases"][0].update(status="failed"), "reason"),
         (lambda one: one.update(more=1), "more"),
     ],
 )
 def test_a_report_that_disagrees_with_its_schema_or_itself_is_refused(tmp_path, change, message):
-    flawed = copy.deepcopy(made())
-    change(flawed)
+    flawed = edited(change)
     path = tmp_path / "report.json"
     with pytest.raises(ReportError, match=message):
         report.write(path, flawed)
@@ -101,6 +77,102 @@ def test_a_report_that_disagrees_with_its_schema_or_itself_is_refused(tmp_path, 
     path.write_text(json.dumps(flawed))
     with pytest.raises(ReportError, match=message):
         report.read(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda one: one.update(mode="gpu"),
+        lambda one: one.update(commit=None),
+        lambda one: one["cases"][0].update(id="read_table.py::test_other"),
+        lambda one: one["backend"].update(version="0.2.0"),
+        footer_says(seal="0" * 64),
+    ],
+    ids=range(5),
+)
+def test_a_report_that_was_edited_is_refused(tmp_path, change):
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(edited(change, sealed=False)))
+    with pytest.raises(ReportError, match="not as it was written"):
+        report.read(path)
+
+
+def test_an_incomplete_report_made_complete_by_hand_is_refused(tmp_path):
+    path = tmp_path / "report.json"
+    report.write(path, made(complete=False))
+    text = path.read_text().replace('"complete": false', '"complete": true')
+    text = text.replace('"why_incomplete": "interrupted"', '"why_incomplete": null')
+    path.write_text(text.replace('"success": false', '"success": true'))
+    with pytest.raises(ReportError, match="not as it was written"):
+        report.read_complete(path)
+    path.write_text(path.read_text().replace('"schema": 2', '"schema": 1'))
+    with pytest.raises(ReportError, match="no conformance report"):
+        report.read_complete(path)
+
+
+def test_a_report_without_a_seal_is_refused_unless_it_is_of_version_1(tmp_path):
+    one = made()
+    del one["footer"]["seal"]
+    with pytest.raises(ReportError, match="'seal' is a required property"):
+        report.write(tmp_path / "report.json", one)
+    old = of_version_1(made())
+    report.write(tmp_path / "old.json", old)
+    assert report.read_complete(tmp_path / "old.json") == old
+    for later in ({"features": []}, {"difference": difference()}):
+        one = copy.deepcopy(old)
+        one["cases"][0].update(later)
+        with pytest.raises(ReportError, match="cases/0"):
+            report.check(one, "it")
+
+
+def test_filed_reports_are_readable():
+    reports = report.read_all([FILED])
+    assert {one["backend"]["name"] for one in reports.values()} >= {"cpu", "cuda", "triton"}
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path):
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(made()).replace('"mode"', '"mode": "gpu", "mode"'))
+    with pytest.raises(ReportError, match="'mode' stands twice"):
+        report.read(path)
+
+
+def test_one_run_is_one_piece_of_evidence(tmp_path, command):
+    path, copied = tmp_path / "a.json", tmp_path / "b.json"
+    report.write(path, made())
+    assert list(report.read_all([tmp_path, path, tmp_path / "." / "a.json"])) == [path]
+    copied.write_text(json.dumps(made()))
+    for name in ("check", "matrix", "html"):
+        result = command(name, path, copied, *(["-o", tmp_path / "page.html"] if name == "html" else []))
+        assert result.exit_code == 2
+        assert "is the same run as" in result.output
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a|b", r"a\|b"),
+        ("<img src=x>&", "&lt;img src=x&gt;&amp;"),
+        ("_all_ of x86_64", r"\_all\_ of x86_64"),
+        ("**no** [link](x) `code` ~~x~~", r"\*\*no\*\* \[link\](x) \`code\` \~\~x\~\~"),
+        ("two\nlines", "two lines"),
+        ("- item", r"\- item"),
+        ("3. item", r"3\. item"),
+        ("# head", r"\# head"),
+        ("state machine", "state machine"),
+    ],
+)
+def test_what_markdown_would_read_as_markup_is_escaped(text, shown):
+    assert matrix.plain(text) == shown
+
+
+def test_names_with_markup_stay_in_their_cells():
+    cases = [case("read|table<b>", 1)]
+    lines = matrix.render([made(cases, name="a|<i>b")], lambda package: None).splitlines()
+    assert lines[0] == r"|  | a\|&lt;i&gt;b (cpu) |"
+    assert lines[2] == r"| core: read\|table&lt;b&gt; | 1/1 |"
+    assert lines[5].startswith(r"- a\|&lt;i&gt;b (cpu): pagebind-a\|&lt;i&gt;b 0.1.0")
 
 
 @pytest.mark.parametrize(
@@ -162,9 +234,7 @@ def test_that_a_build_has_grown_older_leaves_a_page_up_to_date():
         matrix.replaced("nothing", fresh, "README.md")
 
 
-@pytest.fixture
-def command():
-    return lambda *arguments: CliRunner().invoke(build(), ["conformance", *map(str, arguments)])
+FILED = Path(__file__).parents[1] / "reports"
 
 
 def test_the_commands_check_and_render(command, tmp_path):
@@ -201,6 +271,34 @@ def test_the_digest_follows_the_sources(tmp_path, monkeypatch):
     (package / "kernel.cu").write_text("y")
     assert source.digest("thing") != first
     assert source.digest("not_installed_anywhere") is None
+
+
+def test_the_digest_leaves_out_what_decides_no_verdict(tmp_path, monkeypatch):
+    suite, core = tmp_path / "suite", tmp_path / "core.py"
+    for name in ("reporting/page.py", "new_backend/write.py", "suite/reporting.py", "recording.py", "oracle/bind.py"):
+        (suite / name).parent.mkdir(parents=True, exist_ok=True)
+        (suite / name).write_text("a = 1")
+    core.write_text("")
+    monkeypatch.setattr(source, "folder_of", {"pagebind": core, source.SUITE: suite, "mine": core}.get)
+    first = source.digest("mine")
+    for name in ("reporting/page.py", "new_backend/write.py"):
+        (suite / name).write_text("a = 2")
+        assert source.digest("mine") == first
+    seen = {first}
+    for name in ("suite/reporting.py", "recording.py", "oracle/bind.py"):
+        (suite / name).write_text("a = 2")
+        seen.add(source.digest("mine"))
+    assert len(seen) == 4
+
+
+def test_only_the_suites_own_reporting_is_left_out(tmp_path, monkeypatch):
+    backend = tmp_path / "mine"
+    (backend / "reporting").mkdir(parents=True)
+    (backend / "reporting" / "kernel.py").write_text("a = 1")
+    monkeypatch.setattr(source, "folder_of", lambda name: backend)
+    first = source.digest("mine")
+    (backend / "reporting" / "kernel.py").write_text("a = 2")
+    assert source.digest("mine") != first
 
 
 def test_why_a_report_is_no_success_is_said(command, tmp_path):

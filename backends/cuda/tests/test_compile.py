@@ -13,7 +13,10 @@ from pagebind_cuda.launch import PLANNED, Variant
 # What plans of an operation fix besides dtypes of one vector each, which only a load depends on.
 FLAG = (0, 1)
 CHOICES = {
-    "read_table": {"form_token": FLAG, "granularity_token": FLAG, "fill_sink": FLAG, "windowed": FLAG},
+    "read_table": {
+        **{"form_token": FLAG, "granularity_token": FLAG, "fill_sink": FLAG, "windowed": FLAG},
+        "beside": (0, 2),
+    },
     "refresh_table": {"form_token": FLAG, "granularity_token": FLAG, "fill_sink": FLAG, "borrowed": FLAG},
     "read_stream": {"form_token": FLAG, "granularity_token": FLAG},
     "alloc": {"borrowed": FLAG},

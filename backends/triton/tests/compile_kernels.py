@@ -15,6 +15,7 @@ from pagebind.ops import (
     AdvanceSpec,
     AllocSpec,
     AssignSpec,
+    Beside,
     BindSpec,
     CompactSpec,
     EvictSpec,
@@ -51,9 +52,11 @@ def specs():
         lanes = {"max_bs": 4, "form": form, **lens}
         reads = {"granularity": granularity, "windowed": flag, "max_width": 9, "out_dtype": dtype}
         reads |= {**index, **lanes, **sizes}
-        yield "read_table", ReadTableSpec(fill="sink" if flag else "prefix", **reads), counted
+        fill = "sink" if flag else "prefix"
+        yield "read_table", ReadTableSpec(fill=fill, **reads), counted
+        yield "read_table", ReadTableSpec(fill=fill, beside=Beside(9, 7, windowed=not flag), **reads), counted
         if counted == (dtype is torch.int32):  # it takes seconds: half of them, in which every branch occurs
-            yield "refresh_table", RefreshTableSpec(fill="sink" if flag else "prefix", borrowed=flag, **reads), counted
+            yield "refresh_table", RefreshTableSpec(fill=fill, borrowed=flag, **reads), counted
         yield "touch", TouchSpec(max_bs=4, **lens), counted
         yield (
             "read_stream",

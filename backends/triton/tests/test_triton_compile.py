@@ -29,7 +29,7 @@ KERNELS = {
         )
     ),
     *("count_new_kernel", "write_new_kernel", "count_tails_kernel", "cut_tails_kernel", "count_evicted_kernel"),
-    *("look_kernel", "step_kernel"),
+    *("look_kernel", "step_kernel", "read_tables_kernel", "fill_tables_kernel"),
     *("pick_moves_kernel", "move_pages_kernel", "refresh_table_kernel", "touch_kernel"),
 }
 

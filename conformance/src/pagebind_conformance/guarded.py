@@ -27,6 +27,8 @@ from pagebind.words import (
     WATERMARK,
 )
 
+from pagebind_conformance.difference import SPARE, Difference, differing
+
 BAND = 64
 """Elements of a guard band; a multiple of 16, so that a view without shift is aligned as torch aligns a tensor."""
 
@@ -45,6 +47,11 @@ POSITIONS = {
     "page_bytes": PAGE_BYTES,
 }
 """Name -> word of a state block that is no counter."""
+
+WORDS = [f"{SPARE}{i}" for i in range(STATE_WORDS)]
+"""What the words of a state block are called."""
+for _name, _word in (COUNTERS | POSITIONS).items():
+    WORDS[_word] = _name
 
 MOST_TOLD = 8
 """Differing elements a message names; it counts the others."""
@@ -122,7 +129,8 @@ class Guarded:
         if isinstance(expected, Unspecified):
             complaint = expected.check(got.as_strided(*self.geometry).tolist())
             if complaint is not None:
-                raise AssertionError(f"{name}: {complaint}")
+                grid = differing(name, got.as_strided(*self.geometry), None, POISON[got.dtype])
+                raise Difference(f"{name}: {complaint}", [grid])
             inside.copy_(got.as_strided(*self.geometry))
         elif expected is not None and 0 not in self.geometry[0]:
             inside.copy_(_cells(expected, wanted.dtype))
@@ -132,10 +140,17 @@ class Guarded:
 
     def _complain(self, name: str, got: torch.Tensor, wanted: torch.Tensor) -> NoReturn:
         __tracebackhide__ = True
-        differing = torch.nonzero(got != wanted).flatten().tolist()
-        told = [self._tell(name, at, int(got[at]), int(wanted[at])) for at in differing[:MOST_TOLD]]
-        told += [f"and {len(differing) - MOST_TOLD} more"] if len(differing) > MOST_TOLD else []
-        raise AssertionError(f"{name} {list(self.geometry[0])}: " + "; ".join(told))
+        wrong = torch.nonzero(got != wanted).flatten().tolist()
+        told = [self._tell(name, at, int(got[at]), int(wanted[at])) for at in wrong[:MOST_TOLD]]
+        told += [f"and {len(wrong) - MOST_TOLD} more"] if len(wrong) > MOST_TOLD else []
+        inside, due = got.as_strided(*self.geometry), wanted.as_strided(*self.geometry)
+        outside = len(wrong) - int((inside != due).sum())
+        grid = differing(name, inside, due, POISON[got.dtype], outside, self.words(name))
+        raise Difference(f"{name} {list(self.geometry[0])}: " + "; ".join(told), [grid])
+
+    def words(self, name: str) -> list[str] | None:
+        """Return what the columns of a state block are called, None of another tensor."""
+        return WORDS if name.rpartition(".")[2] in ("state", "chain") and self.geometry[0][-1] == STATE_WORDS else None
 
     def _tell(self, name: str, at: int, got: int, wanted: int) -> str:
         shape, strides, start = self.geometry
@@ -145,10 +160,10 @@ class Guarded:
             return f"outside the tensor was written: {got}, element {-first} before the first"
         if first > last:
             return f"outside the tensor was written: {got}, element {first - last} past the last"
-        if name in ("state", "chain") and shape[-1] == STATE_WORDS:
+        if self.words(name):
             block, word = divmod(first, STATE_WORDS)
             told = _tell_word(word, got, wanted, before)
-            return told if name == "state" else f"of block {block} {told}"
+            return f"of block {block} {told}" if name == "chain" else told
         index, gap = [], 0
         for size, step in zip(shape, strides, strict=True):
             index.append(min(first // step, size - 1))

@@ -5,8 +5,11 @@
     mode = "gpu"                              left out: every mode
     kind = "upstream"                         planned (could be done) | upstream (waits for somebody else) | never
     reason = "what fails and why"
+    exception = "Difference"                  left out: any; else it, or what it derives from, has that name
+    link = "https://example.org/issues/12"    left out: none; where it is followed up
 
-A case that is listed and passes fails the run, and so does an entry that names no case.
+A case that is listed and passes fails the run, and so do one that fails by another exception than the one listed, and
+an entry that names no case.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ else:
     import tomli as tomllib
 
 FILE = "conformance.toml"
+NEEDED, FURTHER = ("case", "kind", "reason"), ("mode", "exception", "link")
 KINDS = ("planned", "upstream", "never")
 MODES = ("gpu", "interpreter", "host", "cpu")
 
@@ -36,6 +40,20 @@ class KnownFailure:
     kind: str
     reason: str
     mode: str | None = None
+    exception: str | None = None
+    link: str | None = None
+
+    @property
+    def told(self) -> str:
+        """What the report gives as the reason."""
+        return f"{self.kind}: {self.reason}" + (f" ({self.link})" if self.link else "")
+
+    def covers(self, error: BaseException) -> bool:
+        """Return whether a failure is the admitted one; of several failed examples each has to be."""
+        several = getattr(error, "exceptions", None)
+        if several:
+            return all(self.covers(one) for one in several)
+        return self.exception is None or self.exception in {kind.__name__ for kind in type(error).__mro__}
 
 
 def load(folder: Path | None, mode: str) -> dict[str, KnownFailure]:
@@ -56,11 +74,19 @@ def load(folder: Path | None, mode: str) -> dict[str, KnownFailure]:
 
 def _entry(path: Path, raw: Any) -> KnownFailure:
     fields = raw if isinstance(raw, dict) else {}
-    for name in ("case", "kind", "reason"):
+    for name in NEEDED:
         if not isinstance(fields.get(name), str) or not fields[name]:
-            raise ConfigError(f"{path}: a known-failure without {name}; it needs case, kind and reason")
+            raise ConfigError(f"{path}: a known-failure without {name}; it needs {', '.join(NEEDED)}")
+    about = f"{path}: {fields['case']}"
+    unknown = set(fields) - {*NEEDED, *FURTHER}
+    if unknown:
+        raise ConfigError(f"{about} has {', '.join(sorted(unknown))}; an entry has {', '.join((*NEEDED, *FURTHER))}")
     if fields["kind"] not in KINDS:
-        raise ConfigError(f"{path}: kind {fields['kind']!r} of {fields['case']}; kinds: {', '.join(KINDS)}")
-    if fields.get("mode", MODES[0]) not in MODES or set(fields) - {"case", "kind", "reason", "mode"}:
-        raise ConfigError(f"{path}: {fields['case']} has {', '.join(fields)}; mode is one of {', '.join(MODES)}")
-    return KnownFailure(fields["case"].removeprefix("suite/"), fields["kind"], fields["reason"], fields.get("mode"))
+        raise ConfigError(f"{about} has kind {fields['kind']!r}; kinds: {', '.join(KINDS)}")
+    for name in FURTHER:
+        if not isinstance(fields.get(name, "-"), str) or not fields.get(name, "-"):
+            raise ConfigError(f"{about} has {name} {fields[name]!r}; write a text, or leave it out")
+    if fields.get("mode", MODES[0]) not in MODES:
+        raise ConfigError(f"{about} has mode {fields['mode']!r}; modes: {', '.join(MODES)}")
+    further = {name: fields.get(name) for name in FURTHER}
+    return KnownFailure(fields["case"].removeprefix("suite/"), fields["kind"], fields["reason"], **further)

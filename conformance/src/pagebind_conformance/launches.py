@@ -138,7 +138,7 @@ def positions(tables: PageTables) -> tuple[int, int]:
 
 
 def tables_of_lanes(small: Small) -> None:
-    """Run read_table and read_stream in every form, granularity, fill, window and dtype."""
+    """Run read_table, alone and with a second table, and read_stream in every form, granularity, fill and dtype."""
     num = 101
     for form, granularity, fill, windowed, dtype, page_size in product(
         FORMS, FORMS, ("prefix", "sink"), (False, True), DTYPES, PAGE_SIZES
@@ -170,6 +170,16 @@ def tables_of_lanes(small: Small) -> None:
         out = small.ints(0, 9, BS + 2, columns + 5, dtype=dtype)[:, :columns]
         table = small.plan(ops.READ_TABLE, max_width=columns, fill=fill, **common)
         table(*batch, out=out, state=state, seq_len_delta=2, **starts)
+        if "beside" in small.backend.features:
+            second = ops.SecondTable(
+                small.bound(num, dtype),
+                small.ints(0, 9, BS + 1, columns + 5, dtype=dtype)[:, : columns - 1],
+                None if windowed else small.lens(tokens // 2, dtype),
+                new_state(small.device),
+            )
+            beside = ops.Beside(num, multiplier=5, windowed=not windowed)
+            tables = small.plan(ops.READ_TABLE, max_width=columns, fill=fill, beside=beside, **common)
+            tables(*batch, out=out, state=state, seq_len_delta=2, beside=second, **starts)
         parts = small.ints(0, columns, BS)
         indptr = small.indptr(parts, dtype)
         stream_out = small.ints(0, 9, int(parts.sum()) - 3, dtype=dtype)

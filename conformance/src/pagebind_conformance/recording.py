@@ -1,10 +1,15 @@
-"""The recorder: a pytest plugin that gathers every case of a run, and writes the report."""
+"""The recorder: a pytest plugin that gathers every case of a run, and writes the report.
+
+Under pytest-xdist the cases run in worker processes. Each has a recorder, whose reports carry the case they are about;
+the one that started them collects nothing itself, and puts together what they send.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
 import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +18,20 @@ import pytest
 from pagebind import Operation
 
 import pagebind_conformance
-from pagebind_conformance import known, report, source
-from pagebind_conformance.report import Report
+from pagebind_conformance import known, source
+from pagebind_conformance.difference import Difference, found_in
+from pagebind_conformance.reporting import report
+from pagebind_conformance.reporting.report import Report
 from pagebind_conformance.subject import NOT_SUPPORTED, Subject
 
 SUITE = Path(__file__).parent / "suite"
 LONGEST_REASON = 2000
 MOST_REPRODUCED = 3
 """Failed cases the terminal shows a command for."""
+
+
+WORKER = "pagebind"
+"""Under which a worker hands over what it found in collecting, to the process that started it."""
 
 
 class Recorder:
@@ -34,6 +45,7 @@ class Recorder:
         self.cases: dict[str, dict[str, Any]] = {}  # by node id, in the order collected
         self.stale: list[str] = []
         self.why_incomplete: str | None = None
+        self.expected: list[str] = []  # node ids that workers are to run
         self.started = time.time()
 
     # ---- collecting ----
@@ -50,7 +62,7 @@ class Recorder:
             self.cases[item.nodeid] = case
             entry = self.known.get(case["id"])
             if entry is not None:
-                item.add_marker(pytest.mark.xfail(reason=f"{entry.kind}: {entry.reason}", strict=True))
+                item.add_marker(pytest.mark.xfail(reason=entry.told, strict=True))
         missing = {path.name for path in SUITE.glob("*.py")} - {"__init__.py"} - modules
         if missing and not self.why_incomplete:
             self.why_incomplete = f"of the suite's modules {', '.join(sorted(missing))} had no part in it"
@@ -69,11 +81,41 @@ class Recorder:
 
     # ---- running ----
 
+    def pytest_runtest_logstart(self) -> None:
+        """Forget the features of the case before."""
+        self.subject.used.clear()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Hand on what a comparison found, while the exception that has it is at hand."""
+        made = yield
+        made.__dict__["case"] = self.cases.get(item.nodeid)
+        made.__dict__["features"] = sorted(self.subject.used)
+        error = call.excinfo.value if call.excinfo is not None else None
+        found = found_in(error)
+        made.__dict__["difference"] = found.record() if found is not None else None
+        if isinstance(error, Difference):  # the call stands in the record, so the reason does without
+            made.__dict__["complaint"] = "\n".join([error.complaint, *_example(error)])
+        entry = self.known.get(self.cases.get(item.nodeid, {}).get("id", ""))
+        if entry is not None and error is not None and hasattr(made, "wasxfail") and not entry.covers(error):
+            told = f"admitted to fail by {entry.exception}, it failed by {type(error).__name__}"
+            del made.wasxfail
+            made.outcome, made.longrepr = "failed", f"{told}: {made.__dict__.get('complaint', error)}"
+            made.__dict__["complaint"] = made.longrepr
+        return made
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note what became of a case: the worst of its three phases."""
-        case = self.cases.get(report.nodeid)
-        if case is None:
+        told = getattr(report, "case", None)
+        if told is None:
             return
+        case = self.cases.setdefault(report.nodeid, told)
+        if report.when == "call":
+            case["features"] = getattr(report, "features", [])
+        if getattr(report, "difference", None) is not None:
+            case["difference"] = report.difference
         if report.passed:
             if report.when == "call" and case["status"] is None:
                 case["status"] = "passed"
@@ -87,17 +129,42 @@ class Recorder:
                 case["status"], case["reason"] = "skipped", reason or "no reason was given"
         elif report.failed:
             case["status"] = "failed" if report.when == "call" else "errored"
-            case["reason"] = _crash(report)[:LONGEST_REASON]
+            case["reason"] = (getattr(report, "complaint", None) or _crash(report))[:LONGEST_REASON]
             module, _, test = case["id"].partition(".py::")
             case["reproduce"] = self._reproduce(f"pagebind_conformance.suite.{module}::{test}")
 
+    # ---- workers of pytest-xdist ----
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """Note what workers are to run; each of them collects all."""
+        self.expected = ids
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Take over what a worker found in collecting; one that is lost has run less than it was to."""
+        found = getattr(node, "workeroutput", {}).get(WORKER, {})
+        self.stale = found.get("stale", self.stale)
+        self.why_incomplete = self.why_incomplete or found.get("why_incomplete")
+        if error and not self.why_incomplete:
+            self.why_incomplete = "a worker was lost"
+
+    # ---- the end ----
+
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Fail a run with stale known failures, and write the report that was asked for."""
+        output = getattr(self.config, "workeroutput", None)
+        if output is not None:
+            output[WORKER] = {"stale": self.stale, "why_incomplete": self.why_incomplete}
+            return
         if self.stale and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self.expected:
+            self.cases = {node: self.cases[node] for node in self.expected if node in self.cases}
         unfinished = sum(case["status"] is None for case in self.cases.values())
+        unfinished += len(set(self.expected) - self.cases.keys())
         if unfinished:
-            self.why_incomplete = f"{unfinished} of {len(self.cases)} cases did not run"
+            self.why_incomplete = f"{unfinished} of {max(len(self.cases), len(self.expected))} cases did not run"
         if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not self.why_incomplete:
             self.why_incomplete = "the run was interrupted"
         path = self.config.getoption("--report")
@@ -131,28 +198,30 @@ class Recorder:
         digest = source.digest(self.package)
         if digest is None:
             raise report.ReportError(f"the sources of {self.package} are not to be found; install it, then run again")
-        return {
-            "schema": report.SCHEMA_VERSION,
-            "suite": {"distribution": "pagebind-conformance", "version": pagebind_conformance.__version__},
-            "core": {"distribution": "pagebind", "version": pagebind.__version__},
-            "backend": {
-                "name": backend.name,
-                "distribution": backend.distribution,
-                "version": backend.version,
-                "package": self.package,
-                "features": sorted(backend.features),
-                "planners": sorted(backend.planners),
-            },
-            "source": digest,
-            "commit": self.config.getoption("--commit") or source.commit_here(),
-            "environment": source.environment(),
-            "device": {"type": device.type, "name": source.device_name(device)},
-            "mode": self.subject.mode,
-            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
-            "duration_seconds": round(time.time() - self.started, 3),
-            "reproduce": self._reproduce(),
-            **self._verdict(),
-        }
+        return report.sealed(
+            {
+                "schema": report.SCHEMA_VERSION,
+                "suite": {"distribution": "pagebind-conformance", "version": pagebind_conformance.__version__},
+                "core": {"distribution": "pagebind", "version": pagebind.__version__},
+                "backend": {
+                    "name": backend.name,
+                    "distribution": backend.distribution,
+                    "version": backend.version,
+                    "package": self.package,
+                    "features": sorted(backend.features),
+                    "planners": sorted(backend.planners),
+                },
+                "source": digest,
+                "commit": self.config.getoption("--commit") or source.commit_here(),
+                "environment": source.environment(),
+                "device": {"type": device.type, "name": source.device_name(device)},
+                "mode": self.subject.mode,
+                "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
+                "duration_seconds": round(time.time() - self.started, 3),
+                "reproduce": self._reproduce(),
+                **self._verdict(),
+            }
+        )
 
     def _verdict(self) -> Report:
         cases = [case for case in self.cases.values() if case["status"] is not None]
@@ -193,7 +262,14 @@ def describe(item: pytest.Item) -> dict[str, Any]:
         "status": None,
         "reason": "",
         "composed": parameters.get("subject") == "composed",
+        "features": [],
     }
+
+
+def _example(error: BaseException) -> list[str]:
+    # Hypothesis adds the failing example, and then the lines of code that ran, which tell nobody anything here.
+    told = "\n".join(str(note) for note in getattr(error, "__notes__", ()))
+    return [line for line in [told.partition("Explanation:")[0].strip()] if line]
 
 
 def _skip_reason(report: pytest.TestReport) -> str:

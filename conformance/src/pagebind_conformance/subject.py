@@ -46,6 +46,8 @@ class Subject:
     composed: bool = False
     examples: int | None = None
     plans: dict[Any, Planned] = field(default_factory=dict, compare=False, repr=False)
+    used: set[str] = field(default_factory=set, compare=False, repr=False)
+    """Features of the specs asked for since it was last cleared: the report tells those of each case."""
 
     @property
     def mode(self) -> Mode:
@@ -70,19 +72,21 @@ class Subject:
         options: LaunchOptions | None = None,
     ) -> Planned:
         """Return the plan for a spec, one for all that ask alike; skips where the backend lacks a feature."""
+        self.need(operation, spec)
         key = (operation.name, spec, checks, options)
         if key not in self.plans:
-            self.need(operation, spec)
             self.plans[key] = plan_with(self.backend, operation, spec, self.device, checks, options or self.options)
         return self.plans[key]
 
     def need(self, operation: Operation[Any, Any], spec: Any | None = None) -> None:
         """Skip where the backend has no planner of its own for `operation`, or does not declare what `spec` asks."""
+        asked = operation.features(spec) if spec is not None else frozenset()
+        self.used.update(asked)
         if operation.name not in self.backend.planners:
             if not self.composed:
                 pytest.skip(f"{NOT_SUPPORTED}no planner for {operation.name}; its composed form is tested in its place")
             return
-        missing = operation.features(spec) - self.backend.features if spec is not None else ()
+        missing = asked - self.backend.features
         if missing:
             pytest.skip(f"{NOT_SUPPORTED}{', '.join(sorted(missing))} of {operation.name}")
 

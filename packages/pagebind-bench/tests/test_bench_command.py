@@ -20,8 +20,8 @@ from pagebind_bench.bench.lab import Fault, Lab
 from pagebind_bench.bench.limits import Limits
 from pagebind_bench.bench.record import Recorder, environment
 from pagebind_bench.bench.timing import CpuTimer, GpuTimer, Round, Times
-from pagebind_conformance import report as reports
 from pagebind_conformance import source
+from pagebind_conformance.reporting import report as reports
 from typer.testing import CliRunner
 
 CPU = torch.device("cpu")
@@ -151,7 +151,9 @@ def test_a_mode_that_exists_for_tests_is_never_timed(folder):
         need_report(backend, "cpu", "cpu", [])
 
 
-@pytest.mark.parametrize("more", [(), ("--quick",), ("--grid-sweep",), ("--op", "free", "--case", "n1-")])
+@pytest.mark.parametrize(
+    "more", [(), ("--quick",), ("--promised",), ("--grid-sweep",), ("--op", "free", "--case", "n1-")]
+)
 def test_without_a_report_nothing_is_measured_and_nothing_written(folder, invoke, monkeypatch, more):
     monkeypatch.setattr(runner, "measure_limits", lambda *_, **__: pytest.fail("it measured"))
     refused(
@@ -194,12 +196,14 @@ def test_a_run_is_told_recorded_and_says_how_to_repeat_it(green, folder, invoke)
         assert len(list(csv.DictReader(stream))) == 2 * len(rows)
 
 
-def test_quick_takes_the_quick_cases(green, invoke, monkeypatch):
+@pytest.mark.parametrize(("option", "group"), [("--quick", "quick"), ("--promised", "promise")])
+def test_quick_takes_the_quick_cases_and_promised_those_of_promises(green, invoke, monkeypatch, option, group):
     seen = []
     monkeypatch.setattr(runner.Run, "case", lambda self, case, told: seen.append(case))
-    assert invoke(*COMMON, "--quick").exit_code == 0
+    assert invoke(*COMMON, option).exit_code == 0
     assert len(seen) >= 8
-    assert all("quick" in case.groups for case in seen)
+    assert all(group in case.groups for case in seen)
+    refused(invoke(*COMMON, "--quick", "--promised"), "each choose the cases: pass one of them")
 
 
 def test_a_time_limit_leaves_cases_out_and_says_so(green, invoke):
@@ -357,6 +361,6 @@ def test_measuring_imports_neither_pandas_nor_matplotlib_nor_triton():
 def test_the_command_is_listed_and_explains_itself(invoke):
     result = invoke("--help")
     assert result.exit_code == 0
-    for option in ("--op", "--backend", "--peer", "--grid-sweep", "--quick", "--csv", "--report", "plot"):
+    for option in ("--op", "--backend", "--peer", "--grid-sweep", "--quick", "--promised", "--csv", "--report", "plot"):
         assert option in result.output
     assert command.app.registered_commands

@@ -10,7 +10,18 @@ import pytest
 import torch
 from pagebind import Backend, Operation, plan
 from pagebind.errors import InvalidArgument
-from pagebind.ops import ALLOC, FREE, OPERATIONS, READ_TABLE, AllocSpec, FreeSpec, ReadTableSpec
+from pagebind.operation import NoWarmup
+from pagebind.ops import (
+    ALLOC,
+    FREE,
+    OPERATIONS,
+    READ_TABLE,
+    AllocSpec,
+    Beside,
+    FreeSpec,
+    ReadTableSpec,
+    SecondTable,
+)
 from pagebind.repeat import Memory, alike, memory
 from pagebind.repeat.signature import signature_of
 from pagebind.words import new_state, new_tables
@@ -451,6 +462,43 @@ def test_a_plan_that_is_dropped_is_gone_at_once(batch):
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda operation: operation.name)
 def test_calls_of_every_operation_are_compared(operation: Operation) -> None:
     assert signature_of(operation.name, operation.arguments) is not None
+
+
+@pytest.fixture
+def tables(launches):
+    spec = ReadTableSpec(max_bs=8, max_width=16, page_size=1, num_physical=9, beside=Beside(9))
+    return planned(READ_TABLE, spec, launches)
+
+
+@pytest.mark.usefixtures("_comparing")
+def test_a_second_table_is_compared_by_what_it_is_made_of(tables, launches, batch):
+    second = SecondTable(ints(10), ints(8, 12), state=new_state("cpu"))
+    remember(tables, launches, batch | {"beside": second})
+    tables(**batch, beside=SecondTable(second.v2p[:], second.out[:], None, second.state))
+    assert launches.since() == ["again"]
+    for change in ({"v2p": ints(10)}, {"v2p": second.v2p[:9]}, {"out": second.out[:, :9]}, {"state": None}):
+        tables(**batch, beside=second._replace(**change))
+        assert launches.since() == ["launch"], change
+    for wrong in (None, tuple(second), second._replace(starts=ints(4)), second._replace(out=batch["out"])):
+        with pytest.raises(InvalidArgument, match="beside"):
+            tables(**batch, beside=wrong)
+    assert launches.since() == []
+    tables(**batch, beside=second)
+    assert launches.since() == ["again"]
+
+
+def test_a_launch_without_a_second_table_need_not_take_one(batch):
+    given = []
+
+    def launch(request_table, req_rows, seq_lens, v2p, *, out, starts=None, seq_len_delta=0, state=None) -> None:
+        given.append(out)
+
+    spec = ReadTableSpec(max_bs=8, max_width=16, page_size=1, num_physical=9)
+    table = planned(READ_TABLE, spec, NoWarmup(launch))
+    for _ in range(4):
+        table(**batch)
+        table.ready(**batch)()
+    assert len(given) == 8
 
 
 def test_arguments_may_have_any_name():

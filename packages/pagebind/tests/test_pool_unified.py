@@ -6,7 +6,7 @@ import pytest
 import torch
 from pagebind import available_backends
 from pagebind.errors import FaultError, InvalidArgument, OutOfPages
-from pagebind.ops import ALLOC, AllocSpec
+from pagebind.ops import ALLOC, AllocSpec, SecondTable
 from pagebind.plan import plan
 from pagebind.pool import MultiEndedAllocator, SubPool, UnifiedPool, page_pool
 from pagebind.words import new_tables
@@ -104,6 +104,16 @@ def test_one_id_has_a_page_on_both_sides_and_the_window_lets_go_while_it_lives()
     for name, right in (("full", where(pool, "full", ids)), ("window", [0, 0, *where(pool, "window", ids)[2:]])):
         pool.plan_read_table(4, name=name)(pool.requests.table, rows, ints(14), pool.tables[name].v2p, out=table)
         assert table.tolist() == [right]
+    both = torch.full((2, 4), -7, dtype=torch.int32)
+    planned = pool.plan_read_table(4, name="full", beside="window", beside_windowed=True)
+    window, counts = pool.tables["window"], {name: pool.tables[name].state for name in ("full", "window")}
+    second = SecondTable(window.v2p, both[1:], ints(13), counts["window"])
+    planned(
+        pool.requests.table, rows, ints(14), pool.tables["full"].v2p, out=both[:1], state=counts["full"], beside=second
+    )
+    assert both.tolist() == [where(pool, "full", ids), [-7, -7, -7, where(pool, "window", ids)[3]]]
+    with pytest.raises(InvalidArgument, match="without beside"):
+        pool.plan_read_table(4, name="full", beside_windowed=True)
 
     pool.truncate(rows, ints(14), ints(12), pages={"full": 1, "window": 1})
     pool.release([row], rows, ints(12), pages={"full": 3, "window": 1})

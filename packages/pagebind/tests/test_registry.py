@@ -128,7 +128,8 @@ def test_every_feature_that_a_spec_asks_for_is_listed():
         for granularity in ("token", "page"):
             table = {"num_physical": 2, "form": form, "granularity": granularity, "windowed": True, **small}
             for fill in ("prefix", "sink"):
-                asked |= ops.READ_TABLE.features(ops.ReadTableSpec(max_width=1, fill=fill, **table))
+                beside = ops.Beside(num_physical=2)
+                asked |= ops.READ_TABLE.features(ops.ReadTableSpec(max_width=1, fill=fill, beside=beside, **table))
             asked |= ops.READ_STREAM.features(ops.ReadStreamSpec(max_items=1, with_table=True, **table))
         asked |= ops.EXTEND.features(ops.ExtendSpec(max_tokens=1, num_virtual=2, num_physical=2, form=form, **small))
         asked |= ops.TRUNCATE.features(ops.TruncateSpec(max_pages=1, form=form, **small))

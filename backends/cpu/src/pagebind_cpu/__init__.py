@@ -37,6 +37,7 @@ backend = Backend(
     features=frozenset(
         {
             "append",
+            "beside",
             "borrowed",
             "context_parallel",
             "emits",

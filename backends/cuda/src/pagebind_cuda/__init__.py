@@ -70,6 +70,7 @@ backend = Backend(
             "borrowed",
             "emits",
             "append",
+            "beside",
         }
     ),
     probe=probe,

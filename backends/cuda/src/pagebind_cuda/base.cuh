@@ -59,11 +59,11 @@ constexpr i64 MOST_BASE = PAGEBIND_MOST_BASE;
 namespace plan {
 #ifdef PAGEBIND_HOST
 static i64 page_size, form_token, granularity_token, fill_sink, ranks, row_wide, length_wide, indptr_wide, id_wide,
-    borrowed, emits, part, windowed, appends, table_wide;
+    borrowed, emits, part, windowed, appends, table_wide, beside;
 static void set(const i64* values) {
     i64* const names[] = {&page_size,   &form_token,  &granularity_token, &fill_sink, &ranks, &row_wide,
                           &length_wide, &indptr_wide, &id_wide,           &borrowed,  &emits, &part,
-                          &windowed,    &appends,     &table_wide};
+                          &windowed,    &appends,     &table_wide,        &beside};
     for (i64* name : names) *name = *values++;
 }
 #else
@@ -82,6 +82,7 @@ constexpr i64 part = PAGEBIND_PART;          // what evict gives back of a row: 
 constexpr i64 windowed = PAGEBIND_WINDOWED;  // a read table's call has starts
 constexpr i64 appends = PAGEBIND_APPENDS;    // advance writes to a read table
 constexpr i64 table_wide = PAGEBIND_TABLE_WIDE;  // that table
+constexpr i64 beside = PAGEBIND_BESIDE;  // a read table's call has a second one: WHOLE or WINDOW in read_table.cu
 #endif
 }  // namespace plan
 
@@ -93,6 +94,7 @@ constexpr u32 FULL_WARP = 0xffffffffu;
 #ifdef PAGEBIND_HOST
 #define KERNEL(name) static void name##_kernel
 #define RESIDENT_KERNEL(name, threads, blocks) KERNEL(name)
+#define __forceinline__ inline
 #define HOST_ENTRY(name) PAGEBIND_HOST_ENTRY(name##_kernel)
 #else
 #define KERNEL(name) extern "C" __global__ void __launch_bounds__(MAX_THREADS) name##_kernel

@@ -68,9 +68,10 @@ constexpr u32 STRIPS = UNIT / STRIP;
 __device__ inline u32 units_of(u32 begin, u32 end) { return begin < end ? (end - begin + UNIT - 1) / UNIT : 0; }
 
 // Writes rows 0 to n - 1, of which `rows.units(i)` tells the units and `rows.row(i)` all; a row may turn out to be
-// shorter than its units. Every thread of the launch calls it. Returns how many ids of the thread are past the table.
+// shorter than its units. Every thread of the `blocks` blocks that share them calls it; this block is number `block`.
+// Returns how many ids of the thread are past the table.
 template <class Rows>
-__device__ inline i64 write_balanced(const PageTable& table, const Rows& rows, i64 n) {
+__device__ inline i64 write_balanced(const PageTable& table, const Rows& rows, i64 n, u32 block, u32 blocks) {
     __shared__ u32 begin[ROWS + 1];
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     i64 bad_ids = 0;
@@ -89,9 +90,9 @@ __device__ inline i64 write_balanced(const PageTable& table, const Rows& rows, i
         for (u32 i = first; i < last; ++i) begin[i] += before;
         if (threadIdx.x == 0) begin[here] = total;
         __syncthreads();
-        const u32 share = (total + gridDim.x - 1) / gridDim.x;
-        const u32 high = u32(least(u64(blockIdx.x + 1) * share, total));
-        u32 unit = u32(least(u64(blockIdx.x) * share, total)), strip = warp, next = 0, origin = 0;
+        const u32 share = (total + blocks - 1) / blocks;
+        const u32 high = u32(least(u64(block + 1) * share, total));
+        u32 unit = u32(least(u64(block) * share, total)), strip = warp, next = 0, origin = 0;
         Row row;
 #pragma unroll 1
         for (;; strip += warps) {

@@ -40,6 +40,7 @@ PLANNED = (
     "windowed",
     "appends",
     "table_wide",
+    "beside",
 )
 """What plans fix besides dtypes, as `plan` in base.cuh orders it. Constants on the GPU, arguments in the host build."""
 

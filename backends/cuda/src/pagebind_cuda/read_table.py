@@ -1,4 +1,4 @@
-"""read_table: the rectangle that attention kernels read, in one launch of read_table.cu."""
+"""read_table: the rectangle that attention kernels read, or two of them, in one launch of read_table.cu."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from pagebind.operation import LaunchOptions
+from pagebind.ops.beside import Beside, SecondTable
 from pagebind.ops.read_table import ReadTableSpec, table_tokens
 
 from pagebind_cuda.launch import KernelLaunch, Limits, limits, plan_kernel, pointer, wide
@@ -36,6 +37,20 @@ One trip. In the host build few, so that small tests share out.
 """
 
 
+ALONE, WHOLE, WINDOW = range(3)
+"""Whether read_table.cu builds a second table, and of what; as it names them."""
+
+SECOND_ARGUMENTS = 15
+"""What a kernel that builds a second table takes for it."""
+
+
+def kind_of(second: Beside | None) -> int:
+    """Return what the kernel is told of a second table."""
+    if second is None:
+        return ALONE
+    return WINDOW if second.windowed else WHOLE
+
+
 class Grid(NamedTuple):
     """The launch for a number of rows: `parts` blocks for each of `lanes` rows at a time."""
 
@@ -59,7 +74,10 @@ def grid_of(most: Limits, rows: int, columns: int, cover: int) -> Grid:
 
 
 def plan_read_table(spec: ReadTableSpec, device: torch.device, options: LaunchOptions) -> KernelLaunch:
-    """Plan a read table: as many blocks a row as the batch leaves, and then all of them for the rest of long rows."""
+    """Plan a read table: as many blocks a row as the batch leaves, and then all of them for the rest of long rows.
+
+    Two tables get half of the blocks each.
+    """
     kernel = plan_kernel(
         "read_table",
         device,
@@ -72,8 +90,14 @@ def plan_read_table(spec: ReadTableSpec, device: torch.device, options: LaunchOp
         row_wide=wide(spec.row_dtype),
         length_wide=wide(spec.length_dtype),
         windowed=spec.windowed,
+        beside=kind_of(spec.beside),
     )
     most = limits(device, options, threads=THREADS, programs=BLOCKS)
+    if spec.beside is not None:  # all blocks are to run at once still
+        most = Limits(most.threads, max(most.programs // 2, 1))
+    # On a GPU a kernel without a second table does not have its arguments; in the host build it has.
+    alone = () if device.type == "cuda" else (0,) * SECOND_ARGUMENTS
+    other_multiplier = 0 if spec.beside is None else spec.beside.multiplier
     cover = COVER if device.type == "cuda" else HOST_COVER
     sink, counting = spec.fill == "sink", options.count
     unit = spec.page_size if spec.granularity == "page" else 1
@@ -81,6 +105,30 @@ def plan_read_table(spec: ReadTableSpec, device: torch.device, options: LaunchOp
     @cache
     def grid(rows: int) -> Grid:
         return grid_of(most, rows, spec.max_width, cover)
+
+    def with_second(
+        request_table: torch.Tensor, bs: int, beside: SecondTable, blocks: int
+    ) -> tuple[int, tuple[int, ...]]:
+        """Return the blocks of both tables, of which the first has `blocks`, and the arguments for the second."""
+        rows, width = beside.out.shape
+        own, _, lanes, parts, covered = grid(rows if sink else bs)
+        return blocks + (own if width > 0 else 0), (
+            blocks,
+            pointer(beside.starts),
+            beside.v2p.data_ptr(),
+            beside.v2p.shape[0] - 1,
+            beside.out.data_ptr(),
+            rows,
+            width,
+            beside.out.stride(0),
+            min(width * unit, table_tokens(spec.form, spec.page_size, request_table)),
+            lanes,
+            parts,
+            -(-(2**32) // lanes),
+            covered,
+            other_multiplier,
+            pointer(beside.state) if counting else 0,
+        )
 
     def run(
         request_table: torch.Tensor,  # [max_requests, max_context or max_pages], int32
@@ -92,12 +140,18 @@ def plan_read_table(spec: ReadTableSpec, device: torch.device, options: LaunchOp
         starts: torch.Tensor | None = None,  # [bs], length_dtype
         seq_len_delta: int = 0,
         state: torch.Tensor | None = None,  # [32], int64
+        beside: SecondTable | None = None,  # with plans that have one
     ) -> None:
         bs = req_rows.shape[0]
         out_rows, width = out.shape
         blocks, threads, lanes, parts, covered = grid(out_rows if sink else bs)
+        everyone, second = blocks, alone
+        if beside is not None:
+            if width == 0:
+                blocks = 0  # nothing is built, and nothing counted
+            everyone, second = with_second(request_table, bs, beside, blocks)
         kernel(
-            blocks,
+            everyone,
             threads,
             request_table.data_ptr(),
             request_table.shape[0],
@@ -120,6 +174,7 @@ def plan_read_table(spec: ReadTableSpec, device: torch.device, options: LaunchOp
             seq_len_delta,
             spec.multiplier,
             pointer(state) if counting else 0,
+            *second,
         )
 
     return KernelLaunch(run, kernel)

@@ -90,6 +90,7 @@ backend = Backend(
             "borrowed",
             "emits",
             "append",
+            "beside",
         }
     ),
     probe=probe,

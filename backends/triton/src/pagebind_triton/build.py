@@ -22,12 +22,6 @@ from pagebind_triton.guards import HOLE, SINK, TOMBSTONE
 from pagebind_triton.lanes import open_lane
 from pagebind_triton.launch import GPU_MOST, MOST_WARPS, WARP
 
-APART = True
-"""Whether a program's ids are all on their way before the first page: a barrier, which no load passes, stands between.
-
-Without one the compiler reads some ids only after the pages of others.
-"""
-
 MOST_LANES = 4096
 """Lanes of a launch at most: a program counts the tiles of all of them."""
 
@@ -209,12 +203,9 @@ def write_tile(
     TOKEN_FORM: tl.constexpr,
     TOKEN_GRAIN: tl.constexpr,
     BLOCK: tl.constexpr,
-    APART: tl.constexpr,  # whether the ids are waited for before a page is read
 ) -> tl.tensor:
     """Write the entries of a tile; return how many ids are past the table, as `by_thread` counts them."""
     column, live = tile_at(first, last, tile, BLOCK)
-    if APART:
-        tl.debug_barrier()
     entries, beyond = tile_entries(held, column, v2p, last_id, PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, BLOCK)
     tl.store(cells + column + tl.arange(0, BLOCK), entries.to(cells.dtype.element_ty), mask=live)
     return by_thread(beyond, BLOCK)
@@ -238,11 +229,10 @@ def count_cells(
 
 
 @triton.jit
-def share_of(total: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """Return the first tile of this program's even share of a list, and the one past its last."""
-    programs = tl.num_programs(0)
+def share_of(total: tl.tensor, program: tl.tensor, programs: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """Return the first tile of a program's even share of a list, and the one past its last."""
     share = (total + (programs - 1)) // programs
-    begin = tl.program_id(0) * share
+    begin = program * share
     return tl.minimum(begin, total), tl.minimum(begin + share, total)
 
 

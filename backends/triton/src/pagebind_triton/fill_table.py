@@ -13,7 +13,6 @@ import triton.language as tl
 from pagebind.operation import LaunchOptions
 from pagebind.ops.read_table import ReadTableSpec, table_tokens
 
-from pagebind_triton import build
 from pagebind_triton.build import (
     by_thread,
     constants,
@@ -28,6 +27,71 @@ from pagebind_triton.build import (
 from pagebind_triton.guards import BAD_ID, BAD_ROW, CLIPPED, count
 from pagebind_triton.lanes import open_lane
 from pagebind_triton.launch import Grid, PlannedLaunch, Variant, nowhere
+
+
+@triton.jit
+def write_filled(
+    req_rows: tl.tensor,  # [bs], int32 or int64
+    seq_lens: tl.tensor,  # [bs], int32 or int64; tokens
+    request_table: tl.tensor,  # [num_rows, tokens or pages], int32
+    v2p: tl.tensor,  # [num_virtual + 1], int32 or int64
+    out: tl.tensor,  # [rows, width], int32 or int64; written
+    state: tl.tensor,  # [32], int64
+    starts: tl.tensor,  # [bs], as seq_lens; tokens; read with WINDOWED
+    bs: tl.tensor,
+    rows: tl.tensor,
+    width: tl.tensor,
+    fitting: tl.tensor,  # tokens that fit both tables
+    num_rows: tl.tensor,
+    request_stride: tl.tensor,
+    out_stride: tl.tensor,
+    num_virtual: tl.tensor,
+    seq_len_delta: tl.tensor,
+    tiles: tl.tensor,  # of all rows
+    reciprocal: tl.tensor,  # of rows
+    rows_on: tl.tensor,  # how many rows, and tiles of a row, a program's next tile is further on
+    tiles_on: tl.tensor,
+    program: tl.tensor,  # this one, of those that build the table
+    programs: tl.tensor,
+    PAGE_SIZE: tl.constexpr,
+    MULTIPLIER: tl.constexpr,
+    TOKEN_FORM: tl.constexpr,
+    TOKEN_GRAIN: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    COUNT: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Write the entries of every lane's valid extent, and the sink everywhere else: rows are equally long."""
+    tile = quotient(program, reciprocal)
+    row_of_out = program - tile * rows
+    last_id = highest_id(num_virtual)
+    at = tl.arange(0, BLOCK)
+    past = by_thread(at < 0, BLOCK)
+    for _ in range(program, tiles, programs):
+        row, first, last, clipped, bad_row = open_lane(
+            req_rows, seq_lens, starts, row_of_out, row_of_out < bs, num_rows, seq_len_delta, fitting,
+            PAGE_SIZE, TOKEN_GRAIN, WINDOWED,
+        )  # fmt: skip
+        column = tile * BLOCK
+        live = (at >= (first - column).to(tl.int32)) & (at < (last - column).to(tl.int32))
+        ids = request_table + row * request_stride
+        held = tile_ids(ids, column, live, PAGE_SIZE, TOKEN_FORM, TOKEN_GRAIN, BLOCK)
+        entries, beyond = tile_entries(
+            held, column, v2p, last_id, PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, BLOCK
+        )
+        cells = out + row_of_out * out_stride + column
+        tl.store(cells + at, entries.to(out.dtype.element_ty), mask=at < (width - column).to(tl.int32))
+        if COUNT:
+            past += by_thread(beyond, BLOCK)
+            count(state, CLIPPED, (clipped & (tile == 0)).to(tl.int64))
+            count(state, BAD_ROW, (bad_row & (tile == 0)).to(tl.int64))
+        row_of_out += rows_on
+        tile += tiles_on
+        if row_of_out >= rows:
+            row_of_out -= rows
+            tile += 1
+    if COUNT:
+        count_cells(state, BAD_ID, past)
 
 
 @triton.jit
@@ -59,47 +123,20 @@ def fill_table_kernel(
     WINDOWED: tl.constexpr,
     COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
-    APART: tl.constexpr,
 ) -> None:
-    """Write the entries of every lane's valid extent, and the sink everywhere else: rows are equally long."""
-    tile = quotient(tl.program_id(0), reciprocal)
-    row_of_out = tl.program_id(0) - tile * rows
-    last_id = highest_id(num_virtual)
-    at = tl.arange(0, BLOCK)
-    past = by_thread(at < 0, BLOCK)
-    for _ in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        row, first, last, clipped, bad_row = open_lane(
-            req_rows, seq_lens, starts, row_of_out, row_of_out < bs, num_rows, seq_len_delta, fitting,
-            PAGE_SIZE, TOKEN_GRAIN, WINDOWED,
-        )  # fmt: skip
-        column = tile * BLOCK
-        live = (at >= (first - column).to(tl.int32)) & (at < (last - column).to(tl.int32))
-        ids = request_table + row * request_stride
-        held = tile_ids(ids, column, live, PAGE_SIZE, TOKEN_FORM, TOKEN_GRAIN, BLOCK)
-        if APART:
-            tl.debug_barrier()
-        entries, beyond = tile_entries(
-            held, column, v2p, last_id, PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, BLOCK
-        )
-        cells = out + row_of_out * out_stride + column
-        tl.store(cells + at, entries.to(out.dtype.element_ty), mask=at < (width - column).to(tl.int32))
-        if COUNT:
-            past += by_thread(beyond, BLOCK)
-            count(state, CLIPPED, (clipped & (tile == 0)).to(tl.int64))
-            count(state, BAD_ROW, (bad_row & (tile == 0)).to(tl.int64))
-        row_of_out += rows_on
-        tile += tiles_on
-        if row_of_out >= rows:
-            row_of_out -= rows
-            tile += 1
-    if COUNT:
-        count_cells(state, BAD_ID, past)
+    """Write the entries of every lane's valid extent, and the sink everywhere else."""
+    write_filled(
+        req_rows, seq_lens, request_table, v2p, out, state, starts,
+        bs, rows, width, fitting, num_rows, request_stride, out_stride, num_virtual, seq_len_delta,
+        tiles, reciprocal, rows_on, tiles_on, tl.program_id(0), tl.num_programs(0),
+        PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, WINDOWED, COUNT, BLOCK,
+    )  # fmt: skip
 
 
 def plan_fill(spec: ReadTableSpec, device: torch.device, options: LaunchOptions, grid: Grid) -> PlannedLaunch:
     """Plan a read table with sink fill: one kernel, one variant."""
     lost = nowhere(device)
-    sizes = {"BLOCK": grid.block, "APART": build.APART}
+    sizes = {"BLOCK": grid.block}
     kernel = Variant(fill_table_kernel, pointers(spec), constants(spec, options) | sizes, device)
     unit = spec.page_size if spec.granularity == "page" else 1
 

@@ -57,6 +57,14 @@ def test_bad_rows_and_parts_are_clipped_and_counted(subject: Subject, planned: A
 
 
 @every_spec
+def test_a_fault_of_a_part_that_many_share_counts_once(subject: Subject, planned: AssignSpec) -> None:
+    cells = 300 if subject.slow else 4096
+    rows = [[7] * (cells - 1) for _ in range(2)]
+    assign(subject, planned, rows, [1], list(range(cells)), [0, cells])
+    assign(subject, planned, rows, [2], list(range(cells)), [0, cells])
+
+
+@every_spec
 def test_of_lanes_that_repeat_a_row_each_cell_is_one_lanes(subject: Subject, planned: AssignSpec) -> None:
     rows = [[7] * 9 for _ in range(3)]
     assign(subject, planned, rows, [1, 2, 1, 1, 5], list(range(100, 130)), [0, 3, 8, 17, 19, 20])

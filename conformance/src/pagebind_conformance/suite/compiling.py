@@ -18,7 +18,7 @@ from pagebind_conformance.suite.refreshing import identify as identify_refresh
 from pagebind_conformance.trial.call import How, call
 from pagebind_conformance.trial.read_table import read_table_case
 from pagebind_conformance.trial.refresh_table import Refreshed
-from pagebind_conformance.trial.sample import CALL_IDS, CALLS, sample, shifted
+from pagebind_conformance.trial.sample import CALL_PARAMS, sample, shifted
 from pagebind_conformance.trial.scene import Scene
 
 GROUP = "compiling"
@@ -65,7 +65,7 @@ def test_case_13_no_refresh_of_any_width_or_stride_compiles_after_the_warm_up(su
     assert subject.backend.compile_count() == compiled
 
 
-@pytest.mark.parametrize(("operation", "variant"), CALLS, ids=CALL_IDS)
+@pytest.mark.parametrize(("operation", "variant"), CALL_PARAMS)
 def test_case_13_no_call_compiles_after_the_warm_up(
     subject: Subject, operation: Operation[Any, Any], variant: str
 ) -> None:

@@ -16,13 +16,13 @@ from pagebind.plan import plan_with
 
 from pagebind_conformance.guarded import Guarded, Unspecified
 from pagebind_conformance.subject import Subject
-from pagebind_conformance.trial.call import GuardedPool, call, compare
-from pagebind_conformance.trial.sample import CALL_IDS, CALLS, NUM, VARIANTS, Call, same, sample
+from pagebind_conformance.trial.call import GROUPS, GuardedPool, call, compare, parts_of
+from pagebind_conformance.trial.sample import CALL_PARAMS, NUM, VARIANTS, Call, same, sample
 
 GROUP = "contract"
 
 every_operation = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=list(OPERATIONS))
-every_call = pytest.mark.parametrize(("operation", "variant"), CALLS, ids=CALL_IDS)
+every_call = pytest.mark.parametrize(("operation", "variant"), CALL_PARAMS)
 
 WITH_POOL = [
     (operation, variant)
@@ -103,8 +103,9 @@ def wrong(name: str, tensor: torch.Tensor, operation: str) -> Iterator[tuple[str
 def flawed(operation: Operation[Any, Any], arguments: Call) -> Iterator[tuple[str, Call]]:
     """Yield the arguments of a call with one tensor wrong in one way, and what is wrong."""
     for name, value in arguments.items():
-        if isinstance(value, GuardedPool):
-            for part, tensor in value.parts.items():
+        if isinstance(value, GROUPS):
+            for whole, tensor in value.parts.items():
+                part = whole.rpartition(".")[2]
                 for flaw, view in wrong(part, tensor.view, operation.name):
                     if (part, flaw) not in (("v2p", "stride"), ("p2v", "stride")) or view.stride(-1) != 1:
                         changed: dict[str, Any] = {part: view}
@@ -234,6 +235,27 @@ def test_warming_up_changes_no_result(subject: Subject, operation: Operation[Any
     warm.warmup()
     call(warm, operation, again)
     assert same(again, arguments) is None
+
+
+@every_call
+def test_a_call_made_again_reads_and_writes_its_own_tensors_as_they_are_then(
+    subject: Subject, operation: Operation[Any, Any], variant: str
+) -> None:
+    # Of a call that comes again a backend may keep all but the launch.
+    own, _, one = planned_sample(subject, operation, variant)
+    _, _, other = planned_sample(subject, operation, variant, bs=3)
+    for _ in range(3):
+        for arguments in (one, other):
+            call(own, operation, arguments)
+    for arguments in (one, other):
+        for tensor in parts_of(arguments).values():
+            tensor.buffer.copy_(tensor.before)
+    for arguments in (one, other):
+        call(own, operation, arguments)
+    for arguments, bs in ((one, 5), (other, 3)):
+        fresh, _, once = planned_sample(subject, operation, variant, bs)
+        call(fresh, operation, once)
+        assert same(arguments, once) is None
 
 
 GARBAGE = {

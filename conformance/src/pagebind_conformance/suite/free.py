@@ -53,6 +53,17 @@ def test_freed_ids_and_pages_are_pushed_in_lane_order(subject: Subject, planned:
     assert freed == [2, -1, 3]
     assert (after.virtual_stack[:2], after.hole_stack[:2]) == ([3, 1], [2, 3])
     assert (after.virtual_top, after.hole_top, after.watermark, after.epoch) == (2, 2, 3, 6)
+    after, _ = free(subject, planned, three_bound(), [2, 3, 1])  # no lane is left out, and nothing is pushed anew
+    assert (after.virtual_stack[:3], after.hole_stack[:3]) == ([2, 3, 1], [1, 2, 3])
+
+
+@every_spec
+def test_gaps_between_many_lanes_are_closed_in_lane_order(subject: Subject, planned: FreeSpec) -> None:
+    pool = generate.sub_pool(Random(9), 600, 700, 560, 30)
+    bound = [v for v in range(1, 600) if pool.v2p[v] > 0]
+    ids = [v if i % 3 else -1 for i, v in enumerate(bound[: 100 if subject.slow else 512])]
+    after, _ = free(subject, planned, pool, ids)
+    assert after.virtual_top == pool.virtual_top + sum(v > 0 for v in ids)
 
 
 @every_spec

@@ -30,14 +30,14 @@ from pagebind_conformance.trial.call import GuardedPool, call, compare
 from pagebind_conformance.trial.read_table import read_table_case
 from pagebind_conformance.trial.refresh_table import expected_of as refreshed_of
 from pagebind_conformance.trial.refresh_table import rewrite
-from pagebind_conformance.trial.sample import CALL_IDS, CALLS, same, sample
+from pagebind_conformance.trial.sample import CALL_PARAMS, same, sample
 from pagebind_conformance.trial.scene import Scene
 
 GROUP = "graphs"
 CUDA: Any = torch.cuda  # parts of it have no types
 LENGTHS = (1, 64, 999, 4096, 0, 4095, 33, 5000, 2)
 
-every_call = pytest.mark.parametrize(("operation", "variant"), CALLS, ids=CALL_IDS)
+every_call = pytest.mark.parametrize(("operation", "variant"), CALL_PARAMS)
 
 
 def capture(subject: Subject, *calls: tuple[Any, Operation[Any, Any], dict[str, Any]]) -> torch.cuda.CUDAGraph:

@@ -16,17 +16,17 @@ from pagebind import Operation
 from pagebind.ops import EVICT, TRUNCATE
 
 from pagebind_conformance.subject import Subject
-from pagebind_conformance.trial.call import call, compare
-from pagebind_conformance.trial.sample import CALL_IDS, CALLS, same, sample
+from pagebind_conformance.trial.call import call, compare, parts_of
+from pagebind_conformance.trial.sample import CALL_IDS, CALL_PARAMS, CALLS, same, sample
 
 GROUP = "launching"
 CUDA: Any = torch.cuda  # parts of it have no types
 STALL = 400_000_000  # cycles, some 0.2 s: far above what a launch takes
 
-MOST_LAUNCHES = {"advance": 1, "alloc": 1, "free": 1, "compact": 2, "refresh_table": 1, "touch": 1}
+MOST_LAUNCHES = {"read_stream": 1, "advance": 1, "alloc": 1, "free": 1, "compact": 2, "refresh_table": 1, "touch": 1}
 """Launches of a call that every variant of an operation has to do with."""
 
-every_call = pytest.mark.parametrize(("operation", "variant"), CALLS, ids=CALL_IDS)
+every_call = pytest.mark.parametrize(("operation", "variant"), CALL_PARAMS)
 
 
 def warmed(subject: Subject, operation: Operation[Any, Any], variant: str, what: str) -> Any:
@@ -114,6 +114,32 @@ def test_a_call_runs_on_the_callers_stream(subject: Subject, operation: Operatio
     stream.synchronize()
     assert stalled, "the side stream was idle before its call could be told from one on the default stream"
     assert same(aside, eager) is None
+
+
+@every_call
+def test_a_call_made_again_runs_on_the_stream_it_is_made_on_then(
+    subject: Subject, operation: Operation[Any, Any], variant: str
+) -> None:
+    planned = warmed(subject, operation, variant, "a second stream")
+    _, again = sample(operation, subject.device, variant=variant)
+    for _ in range(3):  # of calls that come again a backend may keep all but the launch
+        call(planned, operation, again)
+    torch.cuda.synchronize(subject.device)
+    for tensor in parts_of(again).values():
+        tensor.buffer.copy_(tensor.before)
+    torch.cuda.synchronize(subject.device)
+    stream = CUDA.Stream(subject.device)
+    with torch.cuda.stream(stream):
+        CUDA._sleep(STALL)
+        call(planned, operation, again)
+    compare(again)  # read on the default stream: nothing has run yet
+    stalled = not stream.query()
+    stream.synchronize()
+    assert stalled, "the side stream was idle before its call could be told from one on the default stream"
+    _, once = sample(operation, subject.device, variant=variant)
+    call(planned, operation, once)
+    torch.cuda.synchronize(subject.device)
+    assert same(again, once) is None
 
 
 @pytest.mark.parametrize("bs", [1, 6], ids="bs{}".format)

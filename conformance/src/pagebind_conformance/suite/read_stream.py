@@ -96,6 +96,16 @@ def test_a_window_ends_in_the_stream_with_its_own_length(subject: Subject) -> No
     assert table[0][1:3] == [140, 70]
 
 
+@pytest.mark.parametrize("room", [1, 2, 4], ids="room{}".format)
+@pytest.mark.parametrize("width", [1, 2, 4], ids="width{}".format)
+def test_table_and_stream_of_one_call_are_each_cut_to_their_own_room(subject: Subject, width: int, room: int) -> None:
+    planned = spec(3, form="page", granularity="token", out_dtype=LONG, row_dtype=LONG, with_table=True)
+    entries = [90, 91, 92, 60]
+    out, table = read_stream(subject, planned, [[1, 2]], [0], [4], V2P, [0, room], capacity=room, width=width)
+    assert out == entries[:room]
+    assert table == [entries[:width]]
+
+
 @every_spec
 def test_an_empty_batch_writes_nothing(subject: Subject, planned: ReadStreamSpec) -> None:
     starts: list[int] | None = [] if planned.windowed else None

@@ -122,6 +122,30 @@ def test_a_page_that_is_begun_has_its_entry(subject: Subject, page_size: int, fo
     assert out == [[13, 12, 7]]
 
 
+@forms
+@page_sizes
+def test_a_window_keeps_its_columns_and_begins_with_the_page_of_its_first_token(
+    subject: Subject, page_size: int, form: str
+) -> None:
+    planned = spec(page_size, form=form, windowed=True)
+    row = generate.spread([1, 3, 2, 1], page_size, form)
+    starts = [2 * page_size, 3 * page_size - 1, 0, 4 * page_size]
+    lens = [4 * page_size, 3 * page_size, page_size, 4 * page_size]
+    out = read_table(subject, planned, [row], [0] * 4, lens, V2P, width=4, before=7, starts=starts)
+    assert out == [[7, 7, 11, 13], [7, 7, 11, 7], [13, 7, 7, 7], [7, 7, 7, 7]]
+
+
+@pytest.mark.parametrize("planned", [SPECS[0], SPECS[5]], ids=identify)
+def test_ids_past_the_table_are_counted_once_in_wide_rows(subject: Subject, planned: ReadTableSpec) -> None:
+    # Blocks and threads share a row out, and a row that no block divides has cells that two of them could claim.
+    bs, width = (2, 150) if subject.slow else (64, 99)
+    cells = -(-width // planned.page_size) if planned.form == "page" else width
+    table = [[1 + (r + c) % 7 for c in range(cells)] for r in range(bs)]
+    lens = [width - b % 3 for b in range(bs)]
+    starts = [0] * bs if planned.windowed else None
+    read_table(subject, planned, table, list(range(bs)), lens, [0, 9, 4, 7, 2, -1], width=width, starts=starts)
+
+
 @every_spec
 def test_an_empty_batch_writes_nothing(subject: Subject, planned: ReadTableSpec) -> None:
     starts: list[int] | None = [] if planned.windowed else None

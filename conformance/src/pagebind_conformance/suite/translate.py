@@ -105,6 +105,25 @@ def test_case_22_ids_past_the_table_and_below_minus_1(subject: Subject) -> None:
 
 
 @every_spec
+def test_the_first_id_past_the_table_alone_is_sunk_and_counted(subject: Subject, planned: TranslateSpec) -> None:
+    # Its row of v2p is the sentinel: not a page, and no row of another tensor either.
+    past = 3 * planned.page_size * planned.ranks
+    assert translate(subject, planned, [past], [0, 9, 4, -1]) == [0]
+
+
+@page_sizes
+@pytest.mark.parametrize("columns", [None, 3], ids=["1d", "2d"])
+def test_a_slice_of_a_larger_buffer_is_translated_in_place(
+    subject: Subject, page_size: int, columns: int | None
+) -> None:
+    slots = [0, 5, 2, -1, 4, 99]
+    how = How(layouts={"ids": Layout(row_gap=4 if columns else 0, column_step=2, shift=3)})
+    ids = [slot * page_size + page_size - 1 if slot > 0 else slot for slot in slots]
+    out = translate(subject, spec(page_size), ids, [0, 3, 1, 5, 2, 4, -1], columns=columns, in_place=True, how=how)
+    assert out == [p * page_size + page_size - 1 if p else 0 for p in (0, 4, 1, 0, 2, 0)]
+
+
+@every_spec
 @pytest.mark.parametrize("size", [0, 1, 31, 33, 63, 4096], ids="size{}".format)
 def test_awkward_sizes(subject: Subject, planned: TranslateSpec, size: int) -> None:
     size = min(size, 301) if subject.slow else size

@@ -6,14 +6,14 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
 import torch
 from pagebind import LaunchOptions, Operation
 from pagebind.errors import PagebindError
-from pagebind.ops import OPERATIONS
+from pagebind.ops import OPERATIONS, SecondTable
 from pagebind.words import (
     BASE,
     COUNTERS,
@@ -30,6 +30,8 @@ from pagebind.words import (
     PageTables,
 )
 
+from pagebind_conformance import difference
+from pagebind_conformance.difference import Difference
 from pagebind_conformance.guarded import POISON, POSITIONS, Guarded, Layout, Unspecified
 from pagebind_conformance.oracle import DOWN, Block, SubPool
 from pagebind_conformance.subject import Subject
@@ -169,6 +171,32 @@ class GuardedPool:
         return wanted | ({"state": blocks[0]} if self.place is None else {"chain": blocks})
 
 
+class GuardedSecond:
+    """The tensors of a second read table, each between guard bands; None where the call has none."""
+
+    def __init__(self, **fields: Guarded | None) -> None:
+        self.fields = fields
+
+    @property
+    def parts(self) -> dict[str, Guarded]:
+        """The tensors by the names that messages give them."""
+        return {f"beside.{name}": part for name, part in self.fields.items() if part is not None}
+
+    @property
+    def tables(self) -> SecondTable:
+        """The tensors as operations take them."""
+        views: dict[str, Any] = {name: None if part is None else part.view for name, part in self.fields.items()}
+        return SecondTable(**views)
+
+    def again(self, place: Callable[[Guarded], Guarded]) -> GuardedSecond:
+        """Return the same table with each of its tensors placed anew."""
+        return GuardedSecond(**{name: None if part is None else place(part) for name, part in self.fields.items()})
+
+
+GROUPS = (GuardedPool, GuardedSecond)
+"""Arguments that are several tensors: their `parts` by name, `tables` as operations take them."""
+
+
 def hold(
     subject: Subject,
     operation: Operation[Any, Any],
@@ -179,7 +207,7 @@ def hold(
 ) -> None:
     """Plan, call, and compare every tensor of the call with what it must hold; others have not changed.
 
-    A call that raises must have changed nothing at all. A failure tells the call: spec, and values before it.
+    A call that is refused must have changed nothing at all. A failure tells the call: spec, and values before it.
     """
     __tracebackhide__ = True
     planned = subject.plan(operation, spec, how.checks, how.options)
@@ -192,8 +220,14 @@ def hold(
             compare(arguments)
             raise
         compare(arguments, expected)
-    except AssertionError as error:
-        raise AssertionError(f"{error}\n{_spelled(operation, spec, arguments, before)}") from None
+    except PagebindError:
+        raise  # a refusal, which its case expects
+    except Difference as error:
+        told = _recorded(operation, spec, arguments, before), _spelled(operation, spec, arguments, before)
+        raise error.of(*told) from None
+    except Exception as error:
+        told = _recorded(operation, spec, arguments, before), _spelled(operation, spec, arguments, before)
+        raise Difference(f"the call raised {type(error).__name__}: {error}").of(*told) from error
 
 
 def call(planned: Callable[..., None], operation: Operation[Any, Any], arguments: Mapping[str, Any]) -> None:
@@ -207,15 +241,21 @@ def compare(arguments: Mapping[str, Any], expected: Mapping[str, Any] | None = N
     """Fail unless every tensor of `arguments` holds what is expected, and nothing else has changed."""
     __tracebackhide__ = True
     expected = expected or {}
+    found = []
     for name, tensor in parts_of(arguments).items():
-        tensor.verify(name, expected.get(name))
+        try:
+            tensor.verify(name, expected.get(name))
+        except Difference as error:
+            found.append(error)
+    if found:
+        raise difference.joined(found)
 
 
 def parts_of(arguments: Mapping[str, Any]) -> dict[str, Guarded]:
-    """Return every tensor of a call by name, those of a sub-pool too."""
+    """Return every tensor of a call by name, those of a sub-pool or of a second table too."""
     found: dict[str, Guarded] = {}
     for name, value in arguments.items():
-        if isinstance(value, GuardedPool):
+        if isinstance(value, GROUPS):
             found |= value.parts
         elif isinstance(value, Guarded):
             found[name] = value
@@ -272,7 +312,7 @@ def _manner(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, GuardedPool):
+    if isinstance(value, GROUPS):
         return value.tables
     return value.view if isinstance(value, Guarded) else value
 
@@ -286,16 +326,30 @@ def _spelled(
         cells = before[name].as_strided(*tensor.geometry)
         lines.append(f"  {name} {list(cells.shape)}: {_values(name, cells)}")
     for name, value in arguments.items():
-        if value is not None and not isinstance(value, (Guarded, GuardedPool)):
+        if value is not None and not isinstance(value, (Guarded, *GROUPS)):
             lines.append(f"  {name}: {_short(value)}")
     return "\n".join(lines)
+
+
+def _recorded(
+    operation: Operation[Any, Any], spec: Any, arguments: Mapping[str, Any], before: Mapping[str, torch.Tensor]
+) -> dict[str, Any]:
+    tensors = list(parts_of(arguments).items())[: difference.MOST_INPUTS]
+    cells = [(name, tensor, before[name].as_strided(*tensor.geometry)) for name, tensor in tensors]
+    plain = {name: v for name, v in arguments.items() if v is not None and not isinstance(v, (Guarded, *GROUPS))}
+    return {
+        "operation": operation.name,
+        "spec": {one.name: str(getattr(spec, one.name)) for one in fields(spec)},
+        "arguments": {name: _short(value) for name, value in plain.items()},
+        "inputs": [difference.before(name, c, POISON[c.dtype], tensor.words(name)) for name, tensor, c in cells],
+    }
 
 
 def _values(name: str, cells: torch.Tensor) -> str:
     poison = POISON[cells.dtype]
     if name == "chain":
         return "; ".join(_values("state", block) for block in cells)
-    if name == "state":
+    if name.rpartition(".")[2] == "state":
         words = cells.tolist()
         told = {position: words[word] for position, word in POSITIONS.items() if words[word] != poison}
         return ", ".join(f"{position} {value}" for position, value in told.items()) or "no positions"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from pagebind.ops import READ_TABLE, ReadTableSpec
@@ -11,7 +12,20 @@ from pagebind.ops import READ_TABLE, ReadTableSpec
 from pagebind_conformance import oracle
 from pagebind_conformance.guarded import POISON, Guarded
 from pagebind_conformance.subject import Subject
-from pagebind_conformance.trial.call import USUAL, How, counted, hold, shape_of, state_words
+from pagebind_conformance.trial.call import USUAL, GuardedSecond, How, counted, hold, shape_of, state_words
+
+
+class Second(NamedTuple):
+    """A second table of a call; fields as the arguments for the first. Layouts go by names such as `beside.out`."""
+
+    v2p: Sequence[int]
+    width: int
+    rows: int | None = None
+    before: int | None = None
+    starts: Sequence[int] | None = None
+    counted: bool = True
+    counts_in_first: bool = False
+    """Whether it is given the state block of the first table, not one of its own."""
 
 
 def read_table(
@@ -36,6 +50,68 @@ def read_table(
     hold(subject, READ_TABLE, spec, arguments, expected, how)
     values: list[list[int]] = arguments["out"].values()
     return values
+
+
+def read_tables(
+    subject: Subject,
+    spec: ReadTableSpec,
+    request_table: Sequence[Sequence[int]],
+    req_rows: Sequence[int],
+    seq_lens: Sequence[int],
+    v2p: Sequence[int],
+    second: Second,
+    *,
+    how: How = USUAL,
+    **first: Any,
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Build two tables in one call, and return both."""
+    batch = request_table, req_rows, seq_lens
+    arguments, expected = read_tables_case(subject.device, spec, *batch, v2p, second, how=how, **first)
+    hold(subject, READ_TABLE, spec, arguments, expected, how)
+    return arguments["out"].values(), arguments["beside"].fields["out"].values()
+
+
+def read_tables_case(
+    device: torch.device,
+    spec: ReadTableSpec,
+    request_table: Sequence[Sequence[int]],
+    req_rows: Sequence[int],
+    seq_lens: Sequence[int],
+    v2p: Sequence[int],
+    second: Second,
+    *,
+    how: How = USUAL,
+    **first: Any,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments of a call with a second table, and what they must hold: of two calls, one for each."""
+    batch = request_table, req_rows, seq_lens
+    arguments, expected = read_table_case(device, replace(spec, beside=None), *batch, v2p, how=how, **first)
+    alone = replace(
+        how,
+        layouts={name.removeprefix("beside."): one for name, one in (how.layouts or {}).items() if "beside." in name},
+        counted=how.counted and second.counted,
+    )
+    other, wanted = read_table_case(
+        device,
+        spec.second(),
+        *batch,
+        second.v2p,
+        second.width,
+        second.rows,
+        second.before,
+        second.starts,
+        first.get("seq_len_delta", 0),
+        alone,
+    )
+    fields = {name: other[name] for name in ("v2p", "out", "starts", "state")}
+    if second.counts_in_first and arguments["state"] is not None:
+        fields["state"] = arguments["state"]
+        untouched = state_words()
+        added = [after - before for after, before in zip(wanted.pop("state"), untouched, strict=True)]
+        expected["state"] = [word + more for word, more in zip(expected["state"], added, strict=True)]
+        expected["beside.state"] = expected["state"]
+    arguments["beside"] = GuardedSecond(**fields)
+    return arguments, {**expected, **{f"beside.{name}": values for name, values in wanted.items()}}
 
 
 def read_table_case(

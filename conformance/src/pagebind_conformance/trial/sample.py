@@ -8,6 +8,7 @@ from functools import partial
 from random import Random
 from typing import Any, Literal
 
+import pytest
 import torch
 from pagebind import Operation, ops
 from pagebind.words import STATE_WORDS, Form
@@ -15,7 +16,7 @@ from pagebind.words import STATE_WORDS, Form
 from pagebind_conformance import generate
 from pagebind_conformance.guarded import Guarded, Layout
 from pagebind_conformance.oracle import SubPool
-from pagebind_conformance.trial.call import GuardedPool, parts_of, state_words
+from pagebind_conformance.trial.call import GROUPS, GuardedPool, GuardedSecond, parts_of, state_words
 
 PAGE_SIZE = 4
 ROWS, CELLS = 6, 24
@@ -85,6 +86,24 @@ def _read_table(device: torch.device, bs: int) -> tuple[Any, Call]:
         "seq_len_delta": 1,
         "state": _state(device),
     }
+
+
+def _read_table_beside(device: torch.device, bs: int) -> tuple[Any, Call]:
+    """The second table is a window's: it begins later, has columns and a row of its own, and another multiplier."""
+    spec, call = _read_table(device, bs)
+    w2p, _ = generate.page_tables(Random(16), NUM, NUM // 2, NUM // 3)
+    call["beside"] = GuardedSecond(
+        v2p=_cells(device, *w2p),
+        out=Guarded.poisoned((bs + 1, 5), torch.int32, device),
+        starts=_cells(device, *[b % 6 for b in range(bs)]),
+        state=_state(device),
+    )
+    return replace(spec, beside=ops.Beside(num_physical=NUM // 2, multiplier=3, windowed=True)), call
+
+
+def _read_table_beside_sink(device: torch.device, bs: int) -> tuple[Any, Call]:
+    spec, call = _read_table_beside(device, bs)
+    return replace(spec, fill="sink"), call
 
 
 def _read_stream(device: torch.device, bs: int) -> tuple[Any, Call]:
@@ -330,6 +349,7 @@ SAMPLES: dict[str, Callable[[torch.device, int], tuple[Any, Call]]] = {
 }
 
 VARIANTS: dict[str, dict[str, Callable[[torch.device, int], tuple[Any, Call]]]] = {
+    "read_table": {"beside": _read_table_beside, "beside-sink": _read_table_beside_sink},
     "alloc": {
         "up": partial(_alloc, place=0),
         "float": partial(_alloc, place=1),
@@ -363,6 +383,12 @@ DENSE = ("built", "versions")
 
 CALL_IDS = [f"{operation.name}-{variant}" if variant else operation.name for operation, variant in CALLS]
 
+CALL_PARAMS = [
+    pytest.param(*one, id=name, marks=[pytest.mark.extended] if one[0].level == "core" and one[1] else [])
+    for one, name in zip(CALLS, CALL_IDS, strict=True)
+]
+"""The same as parameters of cases; what the core may lack, its variants, is no part of the core."""
+
 
 def shifted(arguments: Call, shift: int, row_gap: int = 0) -> Call:
     """Return the same call with every tensor at another alignment, and rows further apart."""
@@ -377,7 +403,7 @@ def shifted(arguments: Call, shift: int, row_gap: int = 0) -> Call:
 
     moved: Call = {}
     for name, value in arguments.items():
-        if isinstance(value, GuardedPool):
+        if isinstance(value, GROUPS):
             moved[name] = value.again(again)
         else:
             gap = 0 if name in DENSE else row_gap

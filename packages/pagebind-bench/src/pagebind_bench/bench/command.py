@@ -43,6 +43,7 @@ def bench(
     ] = None,
     case: Annotated[str, typer.Option(help="Only cases whose op/case has this in it.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="A few cases, a minute on two cores.")] = False,
+    promised: Annotated[bool, typer.Option("--promised", help="Only cases that a promise is about.")] = False,
     grid_sweep: Annotated[bool, typer.Option("--grid-sweep", help="Every launch of a few shapes instead.")] = False,
     csv: Annotated[Path | None, typer.Option("--csv", help="Write rows there; one that exists is added to.")] = None,
     report: Annotated[
@@ -71,7 +72,9 @@ def bench(
 
     began = time.perf_counter()
     ops = _chosen_ops(op, cases.CASES)
-    group = "sweep" if grid_sweep else "quick" if quick else None
+    if promised + quick + grid_sweep > 1:
+        _refuse("--promised, --quick and --grid-sweep each choose the cases: pass one of them")
+    group = "sweep" if grid_sweep else "quick" if quick else "promise" if promised else None
     wanted = cases.chosen(ops, group=group, named=case)
     _need_cases(wanted, case)
     if csv is not None:
@@ -90,7 +93,7 @@ def bench(
         [
             *("pagebind", "bench", *_options(op=op, backend=backend or [b.name for b in backends], peer=peer)),
             *_options(device=[where], sglang=[sglang], case=[case or None], repeats=[repeats], threads=[threads]),
-            *_options(report=report, report_dir=[report_dir], quick=quick, grid_sweep=grid_sweep),
+            *_options(report=report, report_dir=[report_dir], quick=quick, promised=promised, grid_sweep=grid_sweep),
         ]
     )
     common = record.environment(where, commit, again)

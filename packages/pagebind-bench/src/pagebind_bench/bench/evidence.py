@@ -11,7 +11,8 @@ from typing import Any
 from pagebind import Backend
 from pagebind.backend import SERVING_MODES
 from pagebind.errors import PagebindError
-from pagebind_conformance import report, source
+from pagebind_conformance import source
+from pagebind_conformance.reporting import report
 
 FOLDER = Path("conformance/reports")
 SHOWN = 12

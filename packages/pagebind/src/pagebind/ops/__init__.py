@@ -6,6 +6,7 @@ from pagebind.operation import Operation
 from pagebind.ops.advance import ADVANCE, AdvanceSpec
 from pagebind.ops.alloc import ALLOC, AllocSpec
 from pagebind.ops.assign import ASSIGN, AssignSpec
+from pagebind.ops.beside import Beside, SecondTable
 from pagebind.ops.bind import BIND, BindSpec
 from pagebind.ops.compact import COMPACT, CompactSpec
 from pagebind.ops.evict import EVICT, EvictSpec
@@ -49,6 +50,7 @@ FEATURES = frozenset(
         *("granularity=token", "granularity=page"),  # what a read table or stream holds
         *("fill=prefix", "fill=sink"),  # read_table
         "windowed",  # read_table, refresh_table, read_stream: calls with starts
+        "beside",  # read_table: calls with a second table
         "table",  # read_stream: calls with a table
         "context_parallel",  # translate: ranks above 1
         "shared",  # release: calls with starts
@@ -82,6 +84,7 @@ __all__ = [
     "AdvanceSpec",
     "AllocSpec",
     "AssignSpec",
+    "Beside",
     "BindSpec",
     "CompactSpec",
     "EvictSpec",
@@ -91,6 +94,7 @@ __all__ = [
     "ReadTableSpec",
     "RefreshTableSpec",
     "ReleaseSpec",
+    "SecondTable",
     "TouchSpec",
     "TranslateSpec",
     "TruncateSpec",

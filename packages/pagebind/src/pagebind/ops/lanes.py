@@ -117,12 +117,15 @@ def table_lanes(
     """Judge the lanes of a read table of at most `most` tokens a row and `unit` tokens a column."""
     row, bad = rows_of(request_table, req_rows)
     length, cut = clip(seq_lens, most, delta)
-    cells = pages_before(length, unit)
-    first = torch.zeros_like(row)
-    if starts is not None:
-        first = quotient(starts.long().clamp(0, MAX_LENGTH), unit)
-        cells = (cells - first).clamp_(min=0)
-    return TableLanes(row, first, cells.masked_fill(bad, 0), bad, cut.masked_fill_(bad, False))
+    cells = pages_before(length, unit).masked_fill(bad, 0)
+    lanes = TableLanes(row, torch.zeros_like(row), cells, bad, cut.masked_fill_(bad, False))
+    return lanes if starts is None else begun_at(lanes, starts, unit)
+
+
+def begun_at(lanes: TableLanes, starts: torch.Tensor, unit: int) -> TableLanes:
+    """Return lanes from column 0 on without the columns before their starts, which are tokens."""
+    first = quotient(starts.long().clamp(0, MAX_LENGTH), unit)
+    return lanes._replace(first=first, cells=(lanes.cells - first).clamp_(min=0))
 
 
 def stream_lanes(

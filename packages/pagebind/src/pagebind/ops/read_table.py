@@ -8,13 +8,15 @@
 the extent is `[start, n)`. The page of column c is read from the request table at token `c * ps` (form token) or at
 page c (form page). Page entry = `v2p[v] * multiplier`, token entry = page entry * page_size + offset; 0 for a hole, a
 negative id, an id past the table or a tombstone.
+
+A plan with `beside` builds a second table in the same call, over the same request table, rows and lengths.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -32,14 +34,14 @@ from pagebind.operation import (
     need_page_table,
     need_rows,
     need_separate_rows,
-    need_state,
     need_tensor,
     plain,
 )
+from pagebind.ops.beside import Beside, SecondTable, need_apart
 from pagebind.ops.ids import past_table, read_ids
 from pagebind.ops.lanes import TableLanes, table_lanes, where
 from pagebind.ops.ragged import expand
-from pagebind.words import Fill, Form
+from pagebind.words import STATE_WORDS, Fill, Form
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +50,7 @@ class ReadTableSpec:
 
     `max_bs` lanes and `max_width` columns (in cells of `granularity`) at most; one plan serves every smaller batch and
     table. `form` is the unit of the request table's ids, `granularity` that of the table's entries. `num_physical`
-    counts the sink. `windowed` plans for calls with `starts`.
+    counts the sink. `windowed` plans for calls with `starts`, `beside` for calls with a second table.
     """
 
     max_bs: int
@@ -64,6 +66,7 @@ class ReadTableSpec:
     row_dtype: torch.dtype = torch.int32  # of req_rows
     length_dtype: torch.dtype = torch.int32  # of seq_lens and starts
     out_dtype: torch.dtype = torch.int32
+    beside: Beside | None = None
 
     def __post_init__(self) -> None:
         need_count("max_bs", self.max_bs, 0, INT32_MAX)
@@ -81,6 +84,19 @@ class ReadTableSpec:
             out_dtype=self.out_dtype,
         )
         need_entries_fit(self.num_physical, self.multiplier, self.page_size, self.granularity, self.out_dtype)
+        if self.beside is None:
+            return
+        if not isinstance(self.beside, Beside):
+            raise InvalidArgument(f"beside is a {type(self.beside).__name__}; it must be a Beside, or None")
+        try:
+            self.second()
+        except InvalidArgument as error:
+            raise InvalidArgument(f"of beside, {error}") from None
+
+    def second(self) -> ReadTableSpec:
+        """Return the spec that a plan of the second table alone would have."""
+        assert self.beside is not None
+        return replace(self, **vars(self.beside), beside=None)
 
 
 class ReadTable(Protocol):
@@ -97,12 +113,16 @@ class ReadTable(Protocol):
         starts: torch.Tensor | None = None,  # [bs], length_dtype; tokens; with windowed plans
         seq_len_delta: int = 0,  # tokens added to every lane before clipping
         state: torch.Tensor | None = None,  # [32], int64; counts clipped, bad_row, bad_id
+        beside: SecondTable | None = None,  # with plans that have one
     ) -> None:
         """Write the entries of every lane's valid extent to `out`.
 
         Counted in `state` where one is given: `bad_row` lanes whose row is outside the request table (they are empty
         and count nothing else), `clipped` lanes of the others whose length was below 0 or above what fits, `bad_id`
         cells of `out` whose id is past the table. Negative starts read as 0. Raises InvalidArgument before launching.
+
+        The table of `beside` becomes what a call of its own with the same request table, rows, lengths and delta would
+        make of it, and counts in its own state.
         """
 
     def warmup(self) -> None:
@@ -115,14 +135,28 @@ def table_tokens(form: Form, page_size: int, request_table: torch.Tensor) -> int
     return width if form == "token" else min(width * page_size, MAX_LENGTH)
 
 
-def need_width_within(width: int, granularity: Form, page_size: int, tokens: int) -> None:
+def need_width_within(width: int, granularity: Form, page_size: int, tokens: int, name: str = "out") -> None:
     """Refuse a table of `width` cells that reaches past a request table of `tokens` tokens."""
     most = tokens if granularity == "token" else -(-tokens // page_size)
     if width > most:
         raise InvalidArgument(
-            f"out has {width} columns, but the request table's {tokens} tokens fill only {most} "
-            f"(granularity {granularity}, page_size {page_size}): pass out[:, :{most}], or widen the request table"
+            f"{name} has {width} columns, but the request table's {tokens} tokens fill only {most} "
+            f"(granularity {granularity}, page_size {page_size}): pass {name}[:, :{most}], or widen the request table"
         )
+
+
+class _Names(NamedTuple):
+    """What messages call the arguments of a table."""
+
+    v2p: str
+    out: str
+    starts: str
+    windowed: str
+    state: str
+
+
+_FIRST = _Names(*_Names._fields)
+_SECOND = _Names(*(f"beside.{name}" for name in _Names._fields))
 
 
 def arguments(
@@ -137,34 +171,67 @@ def arguments(
     starts: torch.Tensor | None = None,
     seq_len_delta: int = 0,
     state: torch.Tensor | None = None,
+    beside: SecondTable | None = None,
 ) -> bool:
     """Check a call; False for an empty batch."""
     bs = need_rows(request_table, req_rows, spec.max_bs, spec.row_dtype, device)
     need_tensor("seq_lens", seq_lens, spec.length_dtype, 1, device)
     need_length("seq_lens", seq_lens, bs, "req_rows")
-    need_page_table("v2p", v2p, spec.index_dtype, device)
-    need_tensor("out", out, spec.out_dtype, 2, device)
-    if out.shape[0] < bs:
-        raise InvalidArgument(f"out has {out.shape[0]} rows for a batch of {bs}; it needs at least one a lane")
-    if out.shape[0] > INT32_MAX:
-        raise InvalidArgument(f"out has {out.shape[0]} rows; a table has at most 2**31 - 1: pass fewer of them")
-    need_at_most("the width of out", out.shape[1], spec.max_width, "max_width")
-    need_separate_rows("out", out)
-    need_width_within(
-        out.shape[1], spec.granularity, spec.page_size, table_tokens(spec.form, spec.page_size, request_table)
-    )
-    if (starts is not None) != spec.windowed:
-        raise InvalidArgument(f"starts is {'given' if starts is not None else 'None'}, windowed={spec.windowed}")
-    if starts is not None:
-        need_tensor("starts", starts, spec.length_dtype, 1, device)
-        need_length("starts", starts, bs, "req_rows")
+    _need_table(_FIRST, spec, device, request_table, bs, v2p, out, starts, spec.windowed, state)
     need_count("seq_len_delta", seq_len_delta, -INT32_MAX, INT32_MAX)
-    need_state(state, device)
-    return bs > 0 and out.shape[1] > 0
+    width = out.shape[1]
+    if beside is not None or spec.beside is not None:
+        if beside is None or spec.beside is None:
+            raise InvalidArgument(f"beside is {'given' if beside is not None else 'None'}, planned is {spec.beside}")
+        if not isinstance(beside, SecondTable):
+            raise InvalidArgument(f"beside is a {type(beside).__name__}; it must be a SecondTable")
+        _need_table(_SECOND, spec, device, request_table, bs, *beside[:3], spec.beside.windowed, beside.state)
+        need_apart("beside.out", beside.out, "out", out)
+        width = max(width, beside.out.shape[1])
+    return bs > 0 and width > 0
+
+
+def _need_table(
+    names: _Names,
+    spec: ReadTableSpec,
+    device: torch.device,
+    request_table: torch.Tensor,
+    bs: int,
+    v2p: torch.Tensor,
+    out: torch.Tensor,
+    starts: torch.Tensor | None,
+    windowed: bool,
+    state: torch.Tensor | None,
+) -> None:
+    need_page_table(names.v2p, v2p, spec.index_dtype, device)
+    need_tensor(names.out, out, spec.out_dtype, 2, device)
+    rows, width = out.shape
+    if rows < bs:
+        raise InvalidArgument(f"{names.out} has {rows} rows for a batch of {bs}; it needs at least one a lane")
+    if rows > INT32_MAX:
+        raise InvalidArgument(f"{names.out} has {rows} rows; a table has at most 2**31 - 1: pass fewer of them")
+    if width > spec.max_width:
+        need_at_most(f"the width of {names.out}", width, spec.max_width, "max_width")
+    need_separate_rows(names.out, out)
+    tokens = table_tokens(spec.form, spec.page_size, request_table)
+    need_width_within(width, spec.granularity, spec.page_size, tokens, names.out)
+    if (starts is not None) != windowed:
+        raise InvalidArgument(
+            f"{names.starts} is {'given' if starts is not None else 'None'}, {names.windowed}={windowed}"
+        )
+    if starts is not None:
+        need_tensor(names.starts, starts, spec.length_dtype, 1, device)
+        need_length(names.starts, starts, bs, "req_rows")
+    if state is not None:
+        need_tensor(names.state, state, torch.int64, 1, device)
+        need_length(names.state, state, STATE_WORDS, "a state block")
 
 
 def bytes_moved(spec: ReadTableSpec, *, lanes: int, items: int) -> int:
-    """Return the bytes to build `items` entries for `lanes` lanes: an id, a table row and an entry each."""
+    """Return the bytes to build `items` entries for `lanes` lanes: an id, a table row and an entry each.
+
+    `items` counts those of both tables.
+    """
     per_item = 4 + spec.index_dtype.itemsize + spec.out_dtype.itemsize
     return items * per_item + lanes * (spec.row_dtype.itemsize + spec.length_dtype.itemsize)
 
@@ -172,7 +239,11 @@ def bytes_moved(spec: ReadTableSpec, *, lanes: int, items: int) -> int:
 def features(spec: ReadTableSpec) -> frozenset[str]:
     """Return the features a spec asks for."""
     asked = {f"form={spec.form}", f"granularity={spec.granularity}", f"fill={spec.fill}"}
-    return frozenset(asked | ({"windowed"} if spec.windowed else set()))
+    if spec.windowed or (spec.beside is not None and spec.beside.windowed):
+        asked.add("windowed")
+    if spec.beside is not None:
+        asked.add("beside")
+    return frozenset(asked)
 
 
 def faults(
@@ -186,8 +257,18 @@ def faults(
     starts: torch.Tensor | None = None,
     seq_len_delta: int = 0,
     state: torch.Tensor | None = None,
+    beside: SecondTable | None = None,
 ) -> Mapping[str, Sequence[int]]:
-    """Return what a call would count: lanes, and for bad_id the virtual pages."""
+    """Return what a call would count: lanes, and for bad_id the virtual pages; of a second table as `beside.bad_id`."""
+    if beside is not None:
+        batch, alone = (request_table, req_rows, seq_lens), replace(spec, beside=None)
+        first = faults(alone, *batch, v2p, out=out, starts=starts, seq_len_delta=seq_len_delta)
+        second = faults(
+            spec.second(), *batch, beside.v2p, out=beside.out, starts=beside.starts, seq_len_delta=seq_len_delta
+        )
+        return {**first, **{f"beside.{name}": told for name, told in second.items()}}
+    if out.shape[1] == 0:
+        return {}  # nothing is built, and nothing counted
     lanes = lanes_of(spec, request_table, req_rows, seq_lens, out.shape[1], starts, seq_len_delta)
     lane, step = expand(lanes.cells)
     ids = read_ids(

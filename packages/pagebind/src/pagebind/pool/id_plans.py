@@ -16,6 +16,7 @@ from pagebind.ops import (
     REFRESH_TABLE,
     TRANSLATE,
     AllocSpec,
+    Beside,
     CompactSpec,
     FreeSpec,
     ReadTableSpec,
@@ -68,6 +69,10 @@ class IdPlans:
     def read_table(self, **asked: Any) -> ReadTable:
         """Plan a read table; `asked` are fields of ReadTableSpec that the sub-pool leaves open."""
         return READ_TABLE.call_type(self.plan(READ_TABLE, ReadTableSpec(**self._table(), **asked)))
+
+    def beside(self, *, windowed: bool) -> Beside:
+        """Return what a plan of two read tables is told of the second one, which is over this sub-pool."""
+        return Beside(self.place.num_physical, self.spec.multiplier, windowed)
 
     def refresh_table(self, **asked: Any) -> RefreshTable:
         """Plan the refresh of a read table; `asked` are fields of RefreshTableSpec that the sub-pool leaves open."""

@@ -110,13 +110,21 @@ class UnifiedPool(MultiEndedAllocator):
         fill: Fill = "prefix",
         windowed: bool = False,
         out_dtype: torch.dtype = torch.int32,
+        beside: str | None = None,
+        beside_windowed: bool = False,
     ) -> ReadTableCall:
         """Plan a read table over sub-pool `name`, of up to `max_width` columns (cells of `granularity`).
 
-        Call it with `pool.requests.table`, `pool.tables[name].v2p` and `state=pool.tables[name].state`. In a
-        context-parallel group tables hold pages: raises InvalidArgument for tokens.
+        Call it with `pool.requests.table`, `pool.tables[name].v2p` and `state=pool.tables[name].state`. With the name
+        of a second sub-pool, as a window's, `beside` plans for the tables of both in one call: pass it
+        `beside=SecondTable(pool.tables[beside].v2p, out, starts, pool.tables[beside].state)`. In a context-parallel
+        group tables hold pages: raises InvalidArgument for tokens; Unsupported where the backend does not declare it.
         """
         asked = self._table(max_width, granularity) | {"fill": fill, "windowed": windowed, "out_dtype": out_dtype}
+        if beside is not None:
+            asked["beside"] = self._ids[self._name(beside)].beside(windowed=beside_windowed)
+        elif beside_windowed:
+            raise InvalidArgument("beside_windowed is True without beside: name the second sub-pool")
         return self._ids[self._name(name)].read_table(**asked)
 
     def read_table(

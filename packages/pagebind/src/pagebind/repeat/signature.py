@@ -2,7 +2,7 @@
 
 For `read_table` this is, in short:
 
-    def read_table(request_table, req_rows, seq_lens, v2p, *, out, starts=None, seq_len_delta=0, state=None):
+    def read_table(request_table, ..., *, out, starts=None, seq_len_delta=0, state=None, beside=None):
         if known:
             try:
                 key = (request_table.data_ptr(), ..., None if starts is None else starts.data_ptr(), ...)
@@ -102,7 +102,8 @@ class Signature(NamedTuple):
 
     `known` maps keys to `(key, alike, again)`. Where `alike` of the tensors is true, `call` calls `again`, or `launch`
     with the arguments if it is None, and `ready` returns that; `missed` is emptied. Other calls are handed to `new` and
-    `check`. All arguments are handed on, those left out by their defaults.
+    `check`. All arguments are handed on, those left out by their defaults; but an optional named tuple only where it is
+    given, as a launch that has no use for it need not take it.
     """
     parts: Callable[..., tuple[Key, Tensors]]
     """Return the key and the tensors of a call, None for those that are; raises NO_ADDRESS where it has no key."""
@@ -113,7 +114,7 @@ def signature_of(name: str, arguments: Callable[..., bool]) -> Signature | None:
     """Return what is written for `arguments(spec, device, *call arguments)`, or None.
 
     It is written where the annotation of each argument is a tensor, a named tuple of such arguments, or a type of
-    PLAIN; a tensor or value may be optional.
+    PLAIN; each may be optional.
     """
     hints = _hints(arguments)
     parameters = list(inspect.signature(arguments).parameters.values())[2:]
@@ -130,17 +131,27 @@ def signature_of(name: str, arguments: Callable[..., bool]) -> Signature | None:
         if p.default is not p.empty:
             scope[f"_default_{p.name}"] = p.default
             head[-1] += f"=_default_{p.name}"
-        handed.append(f"{p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else p.name)
-        kind = hints.get(p.name)
+        kind, optional = _without_none(hints.get(p.name))
         if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
             fields = {field: f"_{field}_of_{p.name}" for field in kind._fields}
             scope[f"_type_of_{p.name}"] = kind
-            fits.append(f"_type({p.name}) is _type_of_{p.name}")
-            opened.append(f"{', '.join(fields.values())}, = {p.name}")
             inside = _hints(kind)
             compared = [(fields[field], inside.get(field)) for field in fields]
+            if optional:  # left out, its tensors are None, and it is one cell of the key
+                scope[f"_none_of_{p.name}"] = (None,) * len(fields)
+                fits.append(f"({p.name} is None or _type({p.name}) is _type_of_{p.name})")
+                opened.append(f"{', '.join(fields.values())}, = _none_of_{p.name} if {p.name} is None else {p.name}")
+                cells: list[str] = []
+                if not all(_compare(variable, of, cells, tensors) for variable, of in compared):
+                    return None
+                key.append(f"None if {p.name} is None else ({', '.join(cells)},)")
+                handed.append(f"**({{}} if {p.name} is None else {{'{p.name}': {p.name}}})")
+                continue
+            fits.append(f"_type({p.name}) is _type_of_{p.name}")
+            opened.append(f"{', '.join(fields.values())}, = {p.name}")
         else:
-            compared = [(p.name, kind)]
+            compared = [(p.name, hints.get(p.name))]
+        handed.append(f"{p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else p.name)
         for variable, of in compared:
             if not _compare(variable, of, key, tensors):
                 return None
@@ -162,6 +173,14 @@ def _hints(of: Callable[..., Any]) -> dict[str, Any]:
         return get_type_hints(of)
     except (NameError, TypeError):  # types that are known to type checkers alone
         return {}
+
+
+def _without_none(kind: Any) -> tuple[Any, bool]:
+    # The type of an optional argument, and whether it is one; a union of several types stays as it is.
+    if get_origin(kind) not in (Union, UnionType):
+        return kind, False
+    some = [one for one in get_args(kind) if one is not NoneType]
+    return (some[0], True) if len(some) == 1 < len(get_args(kind)) else (kind, False)
 
 
 def _compare(variable: str, kind: Any, key: list[str], tensors: list[str]) -> bool:

@@ -1,4 +1,4 @@
-"""`pagebind conformance`: run the suite, check reports, render the matrix."""
+"""`pagebind conformance`: run the suite, check reports, render their matrix or a page of them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Run the conformance suite, check its reports, render their matrix.")
+from pagebind_conformance.new_backend.command import new_backend
+
+app = typer.Typer(no_args_is_help=True, help="Run the conformance suite, check its reports, render them.")
+app.command()(new_backend)
 
 PYTEST_USAGE_ERROR = 4
 
+Named = Annotated[list[Path], typer.Argument(help="Reports, as written by --report, or folders of them.")]
 Files = Annotated[list[Path] | None, typer.Argument(help="Reports, as written by --report, or folders of them.")]
 
 
@@ -39,12 +43,11 @@ def run(
 
 
 @app.command()
-def check(files: Annotated[list[Path], typer.Argument(help="Reports, as written by --report.")]) -> None:
-    """Check that reports keep the schema, agree with themselves and are complete."""
-    from pagebind_conformance.report import read_complete, why_no_success
+def check(files: Named) -> None:
+    """Check that reports keep the schema, are as they were written, agree with themselves and are complete."""
+    from pagebind_conformance.reporting.report import read_all, why_no_success
 
-    for path in files:
-        report = read_complete(path)
+    for path, report in read_all(files).items():
         why = why_no_success(report)
         verdict = "success" if why is None else f"no success, {why}"
         typer.echo(f"{path}: {report['backend']['name']} ({report['mode']}), {len(report['cases'])} cases, {verdict}")
@@ -58,10 +61,10 @@ def matrix(
     write: Annotated[bool, typer.Option("--write", help="Replace the matrix in the page.")] = False,
 ) -> None:
     """Render reports as Markdown: to the terminal, or between the markers of a page."""
-    from pagebind_conformance.matrix import load, render, replaced, up_to_date
-    from pagebind_conformance.report import ReportError
+    from pagebind_conformance.reporting.matrix import render, replaced, up_to_date
+    from pagebind_conformance.reporting.report import ReportError, read_all
 
-    rendered = render(load(files or []))
+    rendered = render(read_all(files or []).values())
     if not check and not write:
         typer.echo(rendered, nl=False)
         return
@@ -76,3 +79,21 @@ def matrix(
     elif not up_to_date(text, rendered, str(readme)):
         typer.echo(f"{readme} shows another matrix than its reports; render it anew with --write", err=True)
         raise typer.Exit(1)
+
+
+@app.command()
+def html(
+    files: Named,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Write the page here.")],
+) -> None:
+    """Render reports as one self-contained page: the matrix, and every failed case to open."""
+    from pagebind_conformance.reporting.page import render
+    from pagebind_conformance.reporting.report import ReportError, read_all
+
+    reports = read_all(files)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(render(reports.values()), encoding="utf-8")
+    except OSError as error:
+        raise ReportError(f"{output} cannot be written: {error.strerror}; name a file in a folder of yours") from error
+    typer.echo(f"{output}: {len(reports)} report(s)")

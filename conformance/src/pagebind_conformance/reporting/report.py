@@ -1,7 +1,12 @@
-"""Reports: one JSON object per run, checked against its schema and against itself when written and when read."""
+"""Reports: one JSON object per run, checked against its schema and against itself when written and when read.
+
+Version 2 of the schema adds what a page draws of a failed case, the features a case is about, and a seal, the SHA-256
+of all the rest: a report that was edited by hand is refused. Reports of version 1 have none of these and stay readable.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -14,7 +19,7 @@ from typing import Any, Literal
 import jsonschema
 from pagebind.errors import PagebindError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Status = Literal["passed", "failed", "errored", "skipped", "not-supported", "known-failure"]
 STATUSES: tuple[Status, ...] = ("passed", "failed", "errored", "skipped", "not-supported", "known-failure")
@@ -33,8 +38,21 @@ class ReportError(PagebindError):
 
 def schema() -> dict[str, Any]:
     """Return the published JSON Schema."""
-    loaded: dict[str, Any] = json.loads(files("pagebind_conformance").joinpath("report.schema.json").read_text("utf-8"))
+    text = files("pagebind_conformance.reporting").joinpath("report.schema.json").read_text("utf-8")
+    loaded: dict[str, Any] = json.loads(text)
     return loaded
+
+
+def seal(report: Report) -> str:
+    """Return the SHA-256 of a report without its seal, as JSON with sorted keys and no spaces."""
+    bare = {**report, "footer": {key: value for key, value in report["footer"].items() if key != "seal"}}
+    text = json.dumps(bare, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sealed(report: Report) -> Report:
+    """Return a report with its seal in the footer."""
+    return {**report, "footer": {**report["footer"], "seal": seal(report)}}
 
 
 def levels_of(cases: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -108,7 +126,7 @@ def write(path: Path, report: Report) -> None:
 def read(path: Path) -> Report:
     """Read a report, complete or not; raises ReportError for a file that is none or does not agree with itself."""
     try:
-        report = json.loads(path.read_text(encoding="utf-8"))
+        report = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except OSError as error:
         raise ReportError(f"{path} cannot be read: {error.strerror}; name reports that exist") from error
     except ValueError as error:
@@ -127,13 +145,37 @@ def read_complete(path: Path) -> Report:
     return report
 
 
+def read_all(paths: Iterable[Path]) -> dict[Path, Report]:
+    """Read reports that have to be complete, of a folder every `.json` at any depth; copies of one run are refused."""
+    found = [inside for path in paths for inside in (sorted(path.rglob("*.json")) if path.is_dir() else [path])]
+    reports: dict[Path, Report] = {}
+    runs: dict[str, Path] = {}
+    for path in {path.resolve(): path for path in found}.values():
+        report = read_complete(path)
+        other = runs.setdefault(seal(report), path)
+        if other != path:
+            raise ReportError(f"{path} is the same run as {other} and no evidence beside it; name one of them")
+        reports[path] = report
+    return reports
+
+
 def check(report: Any, origin: str) -> None:
-    """Raise ReportError unless a report keeps the schema and its totals are those of its cases."""
+    """Raise ReportError unless a report keeps the schema, its seal is whole and its totals are those of its cases."""
     error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema()).iter_errors(report))
     if error is not None:
         where = "/".join(map(str, error.absolute_path)) or "the report"
-        raise ReportError(f"{origin} is no conformance report of schema {SCHEMA_VERSION}: {where}: {error.message}")
+        raise ReportError(
+            f"{origin} is no conformance report of schema {SCHEMA_VERSION} or before: {where}: {error.message}"
+        )
     cases, footer = report["cases"], report["footer"]
+    if "seal" in footer and footer["seal"] != seal(report):
+        raise ReportError(
+            f"{origin} is not as it was written: its seal is {footer['seal'][:12]}, what it holds has "
+            f"{seal(report)[:12]}; reports are not edited, run the suite again with --report"
+        )
+    twice = [name for name, count in Counter(case["id"] for case in cases).items() if count > 1]
+    if twice:
+        raise ReportError(f"{origin} does not agree with itself: {twice[0]} stands there twice")
     told, counted = report["levels"], levels_of(cases)
     if told != counted:
         raise ReportError(f"{origin} does not agree with itself: levels say {told}, its cases are {counted}")
@@ -141,13 +183,24 @@ def check(report: Any, origin: str) -> None:
         raise ReportError(
             f"{origin} does not agree with itself: footer says {footer['total']} cases, {len(cases)} are there"
         )
-    if len({case["id"] for case in cases}) != len(cases):
-        raise ReportError(f"{origin} does not agree with itself: a case stands there twice")
+    if footer["complete"] != (footer["why_incomplete"] is None):
+        raise ReportError(
+            f"{origin} does not agree with itself: complete is {footer['complete']}, "
+            f"why_incomplete {footer['why_incomplete']!r}"
+        )
     success = successful(counted, report["stale_known_failures"], footer["complete"])
     if report["success"] != success:
         raise ReportError(
             f"{origin} does not agree with itself: success is {report['success']}, its cases make it {success}"
         )
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Of two values for one key JSON readers take either; what others read has to be what was checked.
+    keys = Counter(key for key, _ in pairs)
+    if len(keys) != len(pairs):
+        raise ValueError(f"{max(keys, key=lambda key: keys[key])!r} stands twice in an object")
+    return dict(pairs)
 
 
 def _undeclared(reason: str) -> str:

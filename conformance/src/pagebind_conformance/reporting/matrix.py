@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-from pagebind_conformance import report, source
-from pagebind_conformance.report import Report, ReportError
+from pagebind_conformance import source
+from pagebind_conformance.reporting.report import Report, ReportError
 
 BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"
 OLDER = " **(older build)**"
 ABSENT = "—"
+COMPOSED = "composed forms"
+
+MARKUP = re.compile(r"[\\`*\[\]|~#]|(?<!\w)_|_(?!\w)|^[-+]|^\d+(?=[.)])")
+"""What Markdown would read as markup in a cell or an item."""
+ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 Digest = Callable[[str], "str | None"]
 
@@ -21,21 +27,51 @@ def render(reports: Iterable[Report], digest: Digest = source.digest) -> str:
     `digest` gives the SHA-256 of the sources installed here for a backend's package, by which older builds are told.
     """
     newest: dict[tuple[str, str], Report] = {}
-    for one in sorted(reports, key=lambda r: str(r["started"])):
+    for one in in_order(reports):
         newest[one["backend"]["name"], one["mode"]] = one
     if not newest:
         return "No report is filed yet.\n"
-    columns = [newest[key] for key in sorted(newest)]
-    rows: dict[tuple[str, str], None] = {}  # in the order of the reports' cases, core first
-    for one in columns:
-        rows |= {(case["level"], _row(case)): None for case in one["cases"]}
-    ordered = sorted(rows, key=lambda row: (row[0] != "core", row[1] == COMPOSED))
-    head = ["", *(f"{one['backend']['name']} ({one['mode']})" for one in columns)]
-    lines = [_line(head), _line(["---", *[":---:"] * len(columns)])]
-    lines += [_line([f"{level}: {row}", *(_cell(one, level, row) for one in columns)]) for level, row in ordered]
-    verdict = ["**all**", *(_verdict(one) for one in columns)]
-    lines += [_line(verdict), "", *(_footer(one, digest) for one in columns)]
-    return "\n".join(lines) + "\n"
+    columns = list(newest.values())
+    lines = [_line(["", *(_title(one) for one in columns)]), _line(["---", *[":---:"] * len(columns)])]
+    for level, row in rows_of(columns):
+        lines.append(_line([f"{level}: {plain(row)}", *(_cell(one, level, row) for one in columns)]))
+    lines.append(_line(["**all**", *(_verdict(one) for one in columns)]))
+    return "\n".join([*lines, "", *(_footer(one, digest) for one in columns)]) + "\n"
+
+
+def in_order(reports: Iterable[Report]) -> list[Report]:
+    """Return reports by backend, mode and time."""
+    return sorted(reports, key=lambda one: (one["backend"]["name"], one["mode"], one["started"]))
+
+
+def rows_of(reports: Iterable[Report]) -> list[tuple[str, str]]:
+    """Return level and name of each row: in the order of the cases, core first, composed forms last."""
+    rows = dict.fromkeys((case["level"], row_of(case)) for one in reports for case in one["cases"])
+    return sorted(rows, key=lambda row: (row[0] != "core", row[1] == COMPOSED))
+
+
+def row_of(case: Mapping[str, Any]) -> str:
+    """Return the name of the row that a case counts in."""
+    return COMPOSED if case["composed"] else str(case["operation"])
+
+
+def is_older(one: Report, digest: Digest) -> bool:
+    """Return whether the sources installed here are others than those a report is of."""
+    here = digest(one["backend"]["package"])
+    return here is not None and here != one["source"]
+
+
+def verdict(one: Report) -> str:
+    """Return what a run is worth in two words."""
+    if one["success"]:
+        return "core passed" if one["levels"]["extended"]["status"] != "passed" else "passed"
+    return "failed"
+
+
+def plain(text: object) -> str:
+    """Return text that Markdown shows as it is, on one line."""
+    escaped = MARKUP.sub(lambda found: _escaped(found[0]), " ".join(str(text).split()))
+    return "".join(ENTITIES.get(letter, letter) for letter in escaped)
 
 
 def replaced(text: str, matrix: str, origin: str) -> str:
@@ -52,21 +88,12 @@ def up_to_date(text: str, matrix: str, origin: str) -> bool:
     return replaced(text, matrix, origin).replace(OLDER, "") == text.replace(OLDER, "")
 
 
-def load(paths: Sequence[Path]) -> list[Report]:
-    """Read reports that have to be complete; of a folder, every `.json` at any depth."""
-    found = [inside for path in paths for inside in (sorted(path.rglob("*.json")) if path.is_dir() else [path])]
-    return [report.read_complete(path) for path in found]
-
-
-COMPOSED = "composed forms"
-
-
-def _row(case: dict[str, object]) -> str:
-    return COMPOSED if case["composed"] else str(case["operation"])
+def _title(one: Report) -> str:
+    return f"{plain(one['backend']['name'])} ({one['mode']})"
 
 
 def _cell(one: Report, level: str, row: str) -> str:
-    statuses = [case["status"] for case in one["cases"] if case["level"] == level and _row(case) == row]
+    statuses = [case["status"] for case in one["cases"] if case["level"] == level and row_of(case) == row]
     passed, skipped = statuses.count("passed"), statuses.count("skipped")
     absent = statuses.count("not-supported")
     ran = len(statuses) - skipped - absent
@@ -82,9 +109,7 @@ def _cell(one: Report, level: str, row: str) -> str:
 
 
 def _verdict(one: Report) -> str:
-    if one["success"]:
-        return "core passed" if one["levels"]["extended"]["status"] != "passed" else "passed"
-    return "**failed**"
+    return "**failed**" if verdict(one) == "failed" else verdict(one)
 
 
 def _footer(one: Report, digest: Digest) -> str:
@@ -99,9 +124,12 @@ def _footer(one: Report, digest: Digest) -> str:
         f"{skipped} skipped, which need another mode",
         f"{commit}, {one['started'][:10]}",
     ]
-    here = digest(backend["package"])
-    mark = OLDER if here is not None and here != one["source"] else ""
-    return f"- {backend['name']} ({one['mode']}): {'; '.join(parts)}{mark}"
+    mark = OLDER if is_older(one, digest) else ""
+    return f"- {_title(one)}: {plain('; '.join(parts))}{mark}"
+
+
+def _escaped(markup: str) -> str:
+    return f"{markup}\\" if markup.isdigit() else f"\\{markup}"
 
 
 def _line(cells: Sequence[str]) -> str:

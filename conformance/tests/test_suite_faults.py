@@ -1,0 +1,101 @@
+"""Each fault of a real backend is found by the case meant for it, in every mode that this machine has."""
+
+from __future__ import annotations
+
+import ast
+import os
+from importlib import import_module
+from importlib.util import find_spec
+
+import pytest
+import torch
+from faults import BACKENDS, WITH_GPU, WITHOUT_GPU, copy_of, load, package_of
+from faults.__main__ import jobs_of, tell
+from faults.runner import Job, run
+
+from pagebind_conformance.reporting import coverage
+
+FAULTS = load()
+HAS_GPU = torch.cuda.is_available()
+MODES = [*WITHOUT_GPU.values(), *([WITH_GPU] if HAS_GPU else [])]
+JOBS = jobs_of(FAULTS, MODES)
+AT_ONCE = min(os.cpu_count() or 1, 12)
+
+
+def missing(job: Job) -> str | None:
+    """Return why a backend does not run here in the mode of a job, or None."""
+    if job.mode == "interpreter":  # which this process itself is not run in
+        return None if find_spec("triton") else "triton is not installed"
+    return import_module(package_of(job.backend)).backend.probe("cuda" if job.mode == WITH_GPU else "cpu")
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    """Run all faults that this machine can show."""
+    able = [job for _, job in JOBS.values() if missing(job) is None]
+    return {outcome.job.name: outcome for outcome in run(able, AT_ONCE)}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", JOBS)
+def test_a_fault_of_a_backend_is_found_by_the_case_meant_for_it(outcomes, name):
+    fault, job = JOBS[name]
+    if missing(job) is not None:
+        pytest.skip(f"{job.backend} in mode {job.mode}: {missing(job)}")
+    assert outcomes[name].failed(fault.case), tell(fault, outcomes[name])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_fault_replaces_a_text_that_stands_once_in_its_source(tmp_path, backend):
+    package = copy_of(backend, tmp_path)
+    for fault in (one for one in FAULTS if one.backend == backend):
+        path = package / fault.file
+        text = path.read_text()
+        fault.apply(package)
+        if path.suffix == ".py":
+            ast.parse(path.read_text(), fault.id)
+        path.write_text(text)
+
+
+def test_a_text_that_a_source_has_not_or_twice_is_refused(tmp_path):
+    fault = FAULTS[0]
+    package = copy_of(fault.backend, tmp_path)
+    fault.apply(package)
+    with pytest.raises(ValueError, match=f"{fault.id}.* 0 times"):
+        fault.apply(package)
+    (package / fault.file).write_text(2 * fault.old)
+    with pytest.raises(ValueError, match=f"{fault.id}.* 2 times"):
+        fault.apply(package)
+
+
+def test_faults_have_names_reasons_modes_of_their_backend_and_cases_that_there_are():
+    assert len({fault.id for fault in FAULTS}) == len(FAULTS)
+    cases = coverage.cases()
+    for fault in FAULTS:
+        assert fault.reason, fault.id
+        assert fault.modes, fault.id
+        assert set(fault.modes) <= {WITHOUT_GPU[fault.backend], WITH_GPU}, fault.id
+        assert fault.case in cases, fault.id
+
+
+def test_a_sound_backend_is_not_found_faulty(tmp_path):
+    cases = tuple(sorted({fault.case for fault in FAULTS if "cpu" in fault.modes}))
+    (outcome,) = run([Job("sound", "cpu", "cpu", cases)])
+    assert not outcome.trouble
+    assert outcome.cases == dict.fromkeys(cases, "passed")
+
+
+def test_a_backend_that_hangs_or_dies_is_told_apart_from_one_that_fails():
+    def endless(package):
+        (package / "__init__.py").write_text("import time\ntime.sleep(60)\n")
+
+    def deadly(package):
+        (package / "__init__.py").write_text("import os\nos._exit(9)\n")
+
+    case = ("unbind.py::test_awkward_sizes",)
+    jobs = [Job("endless", "cpu", "cpu", case, endless), Job("deadly", "cpu", "cpu", case, deadly)]
+    told = {outcome.job.name: outcome for outcome in run(jobs, limit=20)}
+    assert "still running after 20 s" in told["endless"].trouble
+    assert "ended with code 9" in told["deadly"].trouble
+    assert not told["endless"].failed(case[0])
+    assert not told["deadly"].failed(case[0])
