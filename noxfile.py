@@ -166,6 +166,29 @@ def mutants(session: nox.Session) -> None:
     _run(session, "faults.mutants", *modules, env={"PYTHONPATH": str(FAULTS)})
 
 
+@nox.session(venv_backend="none", default=False)
+def inputs(session: nox.Session) -> None:
+    """Put generated inputs through every backend that runs here and compare: 200,000 on a GPU, else some thousands."""
+    _install(session)
+    OUT.mkdir(exist_ok=True)
+
+    def compare(device: str, *backends: str, record: str, env: dict[str, str] | None = None, **counts: int) -> None:
+        named = [word for name in backends for word in ("--backend", name)]
+        asked = [word for option, count in counts.items() for word in (f"--{option}", str(count))]
+        where = ("--device", device, "--json", str(OUT / f"inputs-{record}.json"))
+        _run(session, "pagebind_conformance.inputs", *named, *where, *asked, *session.posargs, env=env)
+
+    if _has_gpu():
+        compare("cuda", "cpu", "cuda", "triton", record="gpu", processes=min(os.cpu_count() or 1, 14))
+        return
+    compare("cpu", "cpu", record="cpu", inputs=200, oracle=20_000)
+    compare("cpu", "cpu", "triton", record="interpreter", env={"TRITON_INTERPRET": "1"}, inputs=5, oracle=100)
+    host = json.loads(_ask("-m", "pagebind_cuda.host", "--json"))
+    if host["missing"]:
+        session.skip(f"the cuda backend: no GPU, and {host['missing']}")
+    compare("cpu", "cpu", "cuda", record="host", env=host["environment"], inputs=50, oracle=1000)
+
+
 def _python() -> str:
     """Return the python that sessions run: the shared environment's, or the current one with `--no-venv`."""
     return sys.executable if IN_PLACE else str(SHARED / ("Scripts" if os.name == "nt" else "bin") / "python")
