@@ -153,3 +153,15 @@ def test_columns_in_flight_fit_32_bits():
     grid = planner.grid_of(most, 1, 2**31 - 1, planner.COVER)
     assert grid.threads <= planner.MOST_THREADS
     assert 2**31 + grid.cover + 8 * grid.parts * grid.threads < 2**32
+
+
+@pytest.mark.parametrize("programs", [65_535, 65_536, 65_537, 90_001, 92_683, 2**31 - 1])
+def test_the_kernel_finds_the_row_of_every_block_whatever_the_options_ask_for(programs):
+    most = planner.Limits(32, programs)
+    for rows in (1, 2, 3, 129, 65_535, 65_536, 65_537, 90_001, 92_683, 2**31 - 1):
+        grid = planner.grid_of(most, rows, 64, planner.COVER)
+        inverse = -(-(2**32) // grid.lanes)  # as the planner hands it to the kernel
+        assert grid.blocks == grid.lanes * grid.parts
+        edges = [block for part in range(grid.parts) for block in (part * grid.lanes, (part + 1) * grid.lanes - 1)]
+        for block in edges:
+            assert block * inverse >> 32 == block // grid.lanes, (rows, block)

@@ -24,6 +24,9 @@ FEW_ROWS, FEW_BLOCKS = 128, 264
 MOST_THREADS = 288
 """What read_table.cu is compiled for."""
 
+MOST_BLOCKS = 2**16
+"""The kernel divides a block's number by `lanes` with a reciprocal of 32 bits, which is exact for so many."""
+
 MOST_PARTS = 2**16
 """Blocks that share a row, so that its columns and those that all of them have in flight fit 32 bits."""
 
@@ -64,11 +67,11 @@ class Grid(NamedTuple):
 def grid_of(most: Limits, rows: int, columns: int, cover: int) -> Grid:
     """Return the grid for `rows` rows of planned width `columns`, `cover` columns a thread."""
     threads = min(most.block(columns), MOST_THREADS)
-    programs = min(most.programs, FEW_BLOCKS) if rows <= FEW_ROWS else most.programs
+    programs = min(most.programs, FEW_BLOCKS if rows <= FEW_ROWS else MOST_BLOCKS)
     parts = min(programs // rows, -(-columns // (threads * COLUMNS)), MOST_PARTS)
     if parts > 1:
         return Grid(rows * parts, threads, rows, parts, cover * threads * parts)
-    turns = -(-rows // most.programs)
+    turns = -(-rows // programs)
     lanes = -(-rows // turns)
     return Grid(lanes, threads, lanes, 1, cover * threads)
 

@@ -138,7 +138,7 @@ __device__ inline bool is_steady(const Table& table, const Batch& batch, const S
     const bool begins = plan::fill_sink ? was[BUILT_FIRST] == first : was[BUILT_FIRST] <= first;
     const bool kept = good & same & (some ? begins & (appended <= 1) : (was[BUILT_FIRST] | was[BUILT_END]) == 0);
     if (kept & some & owned) {
-        i32* const words = batch.built + b * u32(BUILT_WORDS);
+        i32* const words = batch.built + b * u64(BUILT_WORDS);
         if (appended) {
             if (counters != nullptr && is_past_table(table.pages, id)) add(counters + BAD_ID, 1);
             table.cells[b * table.cells_stride + last] = column_entry(table.pages, id, physical, last);
