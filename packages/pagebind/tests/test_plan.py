@@ -12,9 +12,11 @@ from pagebind.ops import (
     OPERATIONS,
     READ_TABLE,
     TRANSLATE,
+    Beside,
     BindSpec,
     ReadStreamSpec,
     ReadTableSpec,
+    RefreshTableSpec,
     TranslateSpec,
 )
 from pagebind.words import BAD_ID, new_state, new_tables
@@ -51,7 +53,7 @@ def record(launches):
 
 
 SPEC = BindSpec(max_items=4)
-PAIR = (torch.tensor([1], dtype=torch.int32),) * 2 + (torch.tensor([0, -1, -1], dtype=torch.int32),) * 2
+PAIR = tuple(torch.tensor(cells, dtype=torch.int32) for cells in ([1], [1], [0, -1, -1], [0, -1, -1]))
 
 
 def test_a_table_of_more_rows_than_an_int32_counts_is_refused(record, launches):
@@ -119,6 +121,17 @@ def test_a_spec_of_another_operation_is_refused(record):
 def test_a_spec_that_cannot_be_right_is_refused_when_made(make):
     with pytest.raises(InvalidArgument):
         make()
+
+
+def test_a_refresh_of_two_tables_is_refused_when_planned():
+    sizes = {"max_bs": 1, "max_width": 1, "page_size": 1, "num_physical": 2}
+    told = r"beside is Beside\(num_physical=2, .*; only a full build \(read_table\) writes two tables in one call"
+    with pytest.raises(InvalidArgument, match=told):
+        RefreshTableSpec(**sizes, beside=Beside(2))
+    with pytest.raises(InvalidArgument, match="only a full build"):
+        replace(RefreshTableSpec(**sizes), beside=Beside(2))
+    with pytest.raises(InvalidArgument, match="max_bs is -1"):
+        RefreshTableSpec(**{**sizes, "max_bs": -1})
 
 
 def test_check_raises_with_every_counter_above_zero():

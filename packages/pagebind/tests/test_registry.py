@@ -95,6 +95,16 @@ def test_none_usable_names_every_reason(installed):
         get_backend(device="cpu")
 
 
+@pytest.mark.parametrize("value", ["SLOW", " slow", "slow\n"])
+def test_a_name_in_another_case_or_with_spaces_is_refused_and_the_right_one_offered(installed, monkeypatch, value):
+    installed("slow", "fast")
+    monkeypatch.setenv("PAGEBIND_BACKEND", value)
+    with pytest.raises(BackendNotFound, match=r"\(from PAGEBIND_BACKEND\) is not installed.*did you mean 'slow'\?"):
+        get_backend(device="cpu")
+    with pytest.raises(ConfigError, match=r"\(from argument device\) is no device: (?s:.*); did you mean 'cpu'\?"):
+        get_backend("slow", device=value.replace("slow", "cpu").replace("SLOW", "CPU"))
+
+
 @pytest.mark.parametrize("device", ["cpuu", "cuda:99"])
 def test_device_that_does_not_exist_is_refused(device):
     if device == "cuda:99" and torch.cuda.is_available() and torch.cuda.device_count() > 99:

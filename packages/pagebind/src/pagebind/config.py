@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pagebind.errors import ConfigError, did_you_mean
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pydantic_settings import BaseSettings
 
 PREFIX = "PAGEBIND_"
+
+_MEND = "mend its permissions, or work in another directory"
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,24 @@ def resolve(**arguments: str | None) -> Config:
 
 def settings_file(start: Path | None = None) -> Path | None:
     """Return the nearest pagebind.toml, or pyproject.toml with a [tool.pagebind] table, from `start` upwards."""
-    directory = (start or Path.cwd()).resolve()
+    try:
+        directory = (start or Path.cwd()).resolve()
+    except FileNotFoundError:
+        raise ConfigError(
+            "the working directory, where settings are looked for, does not exist any more; change to one that does"
+        ) from None
     for folder in (directory, *directory.parents):
         own, project = folder / "pagebind.toml", folder / "pyproject.toml"
-        if own.is_file():
-            return own
-        if project.is_file():
-            return project if _toml_table(project) is not None else None
+        try:
+            if own.is_file():
+                return own
+            if os.path.lexists(own):
+                what = "a directory" if own.is_dir() else "no file, or a link to none"
+                raise ConfigError(f"{own} is {what}; it must be a file of settings: replace or remove it")
+            if project.is_file():
+                return project if _toml_table(project) is not None else None
+        except OSError as error:
+            raise ConfigError(f"{folder}, where settings are looked for, cannot be read: {error}; {_MEND}") from error
     return None
 
 
@@ -94,8 +107,13 @@ def _settings_type() -> type[BaseSettings]:
 def _rungs(model: type[BaseSettings], arguments: Mapping[str, str | None]) -> Any:
     yield (lambda name: f"argument {name}"), {k: v for k, v in arguments.items() if v is not None}
     # Every PAGEBIND_ variable is ours, so that a misspelt one is an error and not silence.
-    variables = {k: v for k, v in os.environ.items() if k.upper().startswith(PREFIX)}
-    yield (lambda name: PREFIX + name.upper()), {k[len(PREFIX) :].lower(): v for k, v in variables.items()}
+    variables: dict[str, str] = {}
+    for variable in os.environ:
+        if variable.upper().startswith(PREFIX):
+            name = variable[len(PREFIX) :].lower()
+            if variables.setdefault(name, variable) != variable:
+                raise ConfigError(f"{variables[name]} and {variable} both set {name}; unset one of them")
+    yield variables.__getitem__, {name: os.environ[variable] for name, variable in variables.items()}
     path = settings_file()
     if path is not None:
         yield (lambda name: f"{name} in {path}"), _toml_table(path) or {}
@@ -112,7 +130,7 @@ def _toml_table(path: Path) -> dict[str, Any] | None:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}; mend the file") from error
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(f"{path} cannot be read: {error}; {_MEND}") from error
     if path.name == "pagebind.toml":
         return table
     tool = table.get("tool")
@@ -128,7 +146,8 @@ def _checked(model: type[BaseSettings], name: str, value: object, origin: str) -
     try:
         checked = getattr(model.__pydantic_validator__.validate_assignment(model.model_construct(), name, value), name)
     except ValidationError as error:
-        raise ConfigError(f"{name} {value!r} (from {origin}): {error.errors()[0]['msg']}") from error
-    if not checked:
+        near = did_you_mean(value, get_args(model.model_fields[name].annotation)) if isinstance(value, str) else ""
+        raise ConfigError(f"{name} {value!r} (from {origin}): {error.errors()[0]['msg']}{near}") from error
+    if not checked.strip():
         raise ConfigError(f"{name} (from {origin}) is empty; unset it, or give it a value")
     return str(checked)

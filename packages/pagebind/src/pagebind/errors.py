@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from pickle import PicklingError
 
 
 class PagebindError(Exception):
@@ -67,7 +68,12 @@ class CaptureError(PagebindError):
     """The call is not possible while a CUDA graph is being captured; nothing was launched."""
 
 
+class NotPicklable(PagebindError, PicklingError):
+    """A plan was to be pickled; it belongs to its process, and another one plans anew."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'X'?` for the nearest known word, or an empty string."""
-    near = get_close_matches(word, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    """Return `; did you mean 'X'?` for the nearest known word, or an empty string; case and spaces around aside."""
+    lower = {one.lower(): one for one in known}
+    near = get_close_matches(word.strip().lower(), lower, n=1)
+    return f"; did you mean {lower[near[0]]!r}?" if near else ""

@@ -39,6 +39,13 @@ class LaunchOptions:
     programs: int | None = None
     count: bool = True
 
+    def __post_init__(self) -> None:
+        for name, value in (("threads", self.threads), ("programs", self.programs)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise InvalidArgument(f"options.{name} is {value!r}; it must be an int, or None")
+        if not isinstance(self.count, bool):
+            raise InvalidArgument(f"options.count is {self.count!r}; it must be True or False")
+
 
 class Launch(Protocol):
     """What a backend's planner returns: the operation's call, which only launches, and its warm-up.
@@ -127,7 +134,7 @@ def need_count(name: str, value: int, least: int, most: int = INT64_MAX) -> None
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidArgument(f"{name} is {value!r}; it must be an int")
     if not least <= value <= most:
-        bound = f"at least {least}" if most == INT64_MAX else f"from {least} to {most}"
+        bound = f"at least {least}" if most == INT64_MAX >= value else f"from {least} to {most}"
         raise InvalidArgument(f"{name} is {value}; it must be {bound}")
 
 
@@ -167,14 +174,18 @@ def need_entries_fit(
 
 def need_tensor(name: str, value: torch.Tensor, dtype: torch.dtype, ndim: int, device: torch.device) -> None:
     """Refuse what is not an `ndim`-dimensional tensor of `dtype` on `device` whose last dimension is dense."""
-    if (
-        isinstance(value, torch.Tensor)
-        and value.dtype is dtype
-        and value.device == device
-        and len(strides := value.stride()) == ndim  # `stride(-1)` alone takes three times as long
-        and (strides[-1] == 1 or value.shape[-1] <= 1)
-    ):
-        return
+    try:
+        if (
+            isinstance(value, torch.Tensor)
+            and value.dtype is dtype
+            and value.device == device
+            and len(strides := value.stride()) == ndim  # `stride(-1)` alone takes three times as long
+            and (strides[-1] == 1 or (value.shape[-1] <= 1 and value.layout is torch.strided))
+        ):
+            return
+    except RuntimeError:  # what has no strides has no way to say so
+        need_strided(name, value)
+        raise
     if not isinstance(value, torch.Tensor):
         raise InvalidArgument(f"{name} is a {type(value).__name__}; it must be a {dtype} tensor on {device}")
     if value.dtype is not dtype:
@@ -183,9 +194,18 @@ def need_tensor(name: str, value: torch.Tensor, dtype: torch.dtype, ndim: int, d
         raise InvalidArgument(f"{name} has shape {list(value.shape)}; it must have {ndim} dimension(s)")
     if value.device != device:
         raise InvalidArgument(f"{name} is on {value.device}; this plan runs on {device}: move it, or plan for it")
+    need_strided(name, value)
     raise InvalidArgument(
         f"{name} has strides {list(value.stride())}; the last dimension must be dense (stride 1): call .contiguous()"
     )
+
+
+def need_strided(name: str, value: torch.Tensor) -> None:
+    """Refuse a sparse or a nested tensor: what kernels are given is an address and strides."""
+    if value.is_nested:
+        raise InvalidArgument(f"{name} is a nested tensor; it must be a dense one: pad it, or pack it yourself")
+    if value.layout is not torch.strided:
+        raise InvalidArgument(f"{name} is sparse ({value.layout}); it must be a dense tensor: call .to_dense()")
 
 
 def need_length(name: str, value: torch.Tensor, length: int, of: str) -> None:
@@ -209,16 +229,6 @@ def need_separate_rows(name: str, value: torch.Tensor) -> None:
         )
 
 
-def need_no_overlap(name: str, value: torch.Tensor, of: str, other: torch.Tensor) -> None:
-    """Refuse a dense 1-D output that shares memory with another tensor of the call."""
-    if value.is_meta:
-        return
-    begin, first = value.data_ptr(), other.data_ptr()
-    ends, last = begin + value.numel() * value.element_size(), first + other.numel() * other.element_size()
-    if begin < last and first < ends:
-        raise InvalidArgument(f"{name} shares memory with {of}; pass a tensor of its own")
-
-
 def need_state(state: torch.Tensor | None, device: torch.device) -> None:
     """Refuse a state block that is neither None nor int64 `[32]` on `device`."""
     if state is None:
@@ -239,16 +249,13 @@ def need_tables(tables: PageTables, dtype: torch.dtype, device: torch.device) ->
     if not isinstance(tables, PageTables):
         raise InvalidArgument(f"tables is a {type(tables).__name__}; it must be a PageTables")
     v2p, p2v, virtual_stack, hole_stack, state, _, _ = tables
-    for table in (v2p, p2v, virtual_stack, hole_stack):
-        if (
-            not isinstance(table, torch.Tensor)
-            or table.dtype is not dtype
-            or table.device != device
-            or table.stride() != (1,)
-        ):
-            for name in ("v2p", "p2v", "virtual_stack", "hole_stack"):
-                need_tensor(name, getattr(tables, name), dtype, 1, device)
-            break
+    try:
+        fit = [(t.dtype, t.device, t.stride()) for t in tables[:4]] == [(dtype, device, (1,))] * 4
+    except (AttributeError, RuntimeError):  # no tensor, or one that has no strides
+        fit = False
+    if not fit:
+        for name in ("v2p", "p2v", "virtual_stack", "hole_stack"):
+            need_tensor(name, getattr(tables, name), dtype, 1, device)
     (virtual_rows,), (physical_rows,) = v2p.shape, p2v.shape
     if min(virtual_rows, physical_rows) < 2:
         need_page_table("v2p", v2p, dtype, device)

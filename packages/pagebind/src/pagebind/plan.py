@@ -5,17 +5,17 @@ A call like an earlier one is not even checked: `pagebind.repeat` says what that
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
 from pagebind.backend import Backend
 from pagebind.config import resolve
-from pagebind.errors import CaptureError, FaultError, InvalidArgument, Unsupported
-from pagebind.operation import Checks, Launch, LaunchOptions, Operation
+from pagebind.errors import CaptureError, FaultError, InvalidArgument, NotPicklable, Unsupported
+from pagebind.operation import Checks, Launch, LaunchOptions, Operation, need_count
 from pagebind.registry import settle
 from pagebind.repeat import Calls, Memory, nothing
 from pagebind.words import read_counters
@@ -73,6 +73,18 @@ class Planned(partial[None]):
         """Compile every variant a later call can need, so that none compiles while serving or inside a capture."""
         self._launch.warmup()
 
+    def __copy__(self) -> Planned:
+        return self  # nothing in a plan changes what it does, so that a copy of what holds it may share it
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Planned:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise NotPicklable(
+            f"{self!r} cannot be pickled: a plan holds kernels and addresses of its process; "
+            f"pickle its spec, and plan({self.operation.name.upper()}, spec) where it is loaded"
+        )
+
     def __repr__(self) -> str:
         how = "composed for" if self.composed else "by"
         return f"<{self.operation.name} {how} {self.backend.name} on {self.device}>"
@@ -105,12 +117,14 @@ def _need_no_faults(
         )
     faults = {k: list(v) for k, v in operation.faults(spec, *args, **kwargs).items() if len(v)}
     if faults:
-        told = "; ".join(f"{name}: {_some(ids)}" for name, ids in faults.items())
-        raise FaultError(
-            f"{operation.name} was refused, nothing was written: {told}",
-            {name: len(ids) for name, ids in faults.items()},
-            faults,
-        )
+        raise refused(operation.name, faults)
+
+
+def refused(what: str, faults: Mapping[str, Sequence[int]], where: str = "") -> FaultError:
+    """Return the error of a call, named `what`, that was refused for the ids of `faults`; `where` they were found."""
+    told = "; ".join(f"{name}: {_some(ids)}" for name, ids in faults.items())
+    counters = {name: len(ids) for name, ids in faults.items()}
+    return FaultError(f"{what} was refused, nothing was written: {told}{where}", counters, faults)
 
 
 def plan(
@@ -131,6 +145,10 @@ def plan(
     >>> table.warmup()
     >>> table(request_table, req_rows, seq_lens, v2p, out=out, state=state)
     """
+    if not isinstance(operation, Operation):
+        raise InvalidArgument(
+            f"operation is {operation!r}; it must be one of pagebind.ops, as READ_TABLE, which a ReadTableSpec plans"
+        )
     if not isinstance(spec, operation.spec):
         raise InvalidArgument(
             f"spec is a {type(spec).__name__}; {operation.name} is planned by a {operation.spec.__name__}"
@@ -142,7 +160,7 @@ def plan(
     )
     record, where = settle(backend if isinstance(backend, Backend) else config.backend, config.device)
     return operation.call_type(
-        plan_with(record, operation, spec, where, config.checks.value, options or LaunchOptions())
+        plan_with(record, operation, spec, where, config.checks.value, LaunchOptions() if options is None else options)
     )
 
 
@@ -155,6 +173,16 @@ def plan_with(
     options: LaunchOptions,
 ) -> Planned:
     """Plan an operation on a given backend and device, without asking the configuration."""
+    if not isinstance(options, LaunchOptions):
+        raise InvalidArgument(f"options is a {type(options).__name__}; it must be a LaunchOptions, or None")
+    for name, value in (("threads", options.threads), ("programs", options.programs)):
+        if value is not None:
+            need_count(f"options.{name}", value, 1)
+    if checks == "full" and device.type == "meta":
+        raise InvalidArgument(
+            f"checks is 'full' for {operation.name} on meta; it looks at values, and tensors there have none: "
+            "plan with checks=count"
+        )
     if checks == "off":
         options = replace(options, count=False)
     planner = backend.planners.get(operation.name)

@@ -73,7 +73,8 @@ def resolve_device(setting: Setting) -> torch.device:
     try:
         device = torch.device(setting.value)
     except RuntimeError as error:
-        raise ConfigError(f"device {setting.value!r} (from {setting.origin}) is no device: {error}") from error
+        near = did_you_mean(setting.value, ("auto", "cpu", "cuda"))
+        raise ConfigError(f"device {setting.value!r} (from {setting.origin}) is no device: {error}{near}") from error
     if device.type == "cuda":
         count = torch.cuda.device_count()
         if not torch.cuda.is_available() or (device.index or 0) >= count:

@@ -6,6 +6,8 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from pagebind.errors import InvalidArgument
+
 SINK = 0
 """Page 0 of every sub-pool: reserved, never handed out, holds no data; row 0 of both tables maps 0 to 0."""
 
@@ -114,6 +116,10 @@ def new_tables(
     `num_virtual` and `num_physical` count pages and include the sink. One that `borrows` its ids has none on the stack.
     With a `chain` its block is row `place` of it, which holds the growth, base, page bytes and seat already.
     """
+    most = torch.iinfo(index_dtype).max
+    for name, num in (("num_virtual", num_virtual), ("num_physical", num_physical)):
+        if isinstance(num, bool) or not isinstance(num, int) or not 1 <= num <= most:
+            raise InvalidArgument(f"{name} is {num!r}; it must be an int from 1, the sink, to {most} for {index_dtype}")
 
     def table(num: int) -> torch.Tensor:
         cells = torch.full((num + 1,), TOMBSTONE, dtype=index_dtype)

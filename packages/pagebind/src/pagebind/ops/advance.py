@@ -34,7 +34,6 @@ from pagebind.operation import (
     need_entries_fit,
     need_index_dtypes,
     need_length,
-    need_no_overlap,
     need_rows,
     need_separate_rows,
     need_tables,
@@ -42,6 +41,7 @@ from pagebind.operation import (
     plain,
 )
 from pagebind.ops import stacks
+from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.bind import BindSpec, bindable
 from pagebind.ops.composed import Composed
 from pagebind.ops.extend import need_ids_fit
@@ -185,7 +185,6 @@ def arguments(
     need_at_most("num_physical", tables.p2v.shape[0] - 1, spec.num_physical, "num_physical")
     need_tensor("slots", slots, spec.out_dtype, 1, device)
     need_length("slots", slots, bs, "req_rows")
-    need_no_overlap("slots", slots, "seq_lens", seq_lens)
     if (table is not None) != spec.appends:
         raise InvalidArgument(f"table is {'given' if table is not None else 'None'}, appends={spec.appends}")
     if table is not None:
@@ -196,6 +195,12 @@ def arguments(
     if pages is not None:
         need_count("pages", pages, 0)
     _need_emitted(spec, device, bs, slots, token_ids, new_ids, new_pages)
+    need_memory_of_its_own(
+        "request_table seq_lens slots table token_ids new_ids new_pages",
+        (request_table, seq_lens, slots, table, token_ids, new_ids, new_pages),
+        "req_rows",
+        (req_rows,),
+    )
     return bs > 0
 
 
@@ -216,8 +221,6 @@ def _need_emitted(
     if token_ids is not None and new_ids is not None and new_pages is not None:
         need_length("token_ids", token_ids, bs, "req_rows")
         need_length("new_pages", new_pages, new_ids.shape[0], "new_ids")
-        need_no_overlap("new_ids", new_ids, "new_pages", new_pages)
-        need_no_overlap("token_ids", token_ids, "slots", slots)
 
 
 def bytes_moved(spec: AdvanceSpec, *, lanes: int, items: int) -> int:

@@ -35,12 +35,12 @@ from pagebind.operation import (
     need_count,
     need_index_dtypes,
     need_length,
-    need_no_overlap,
     need_tables,
     need_tensor,
     plain,
 )
 from pagebind.ops import stacks
+from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.bind import BindSpec, bindable
 from pagebind.ops.composed import Composed
 from pagebind.ops.lanes import add
@@ -95,7 +95,7 @@ def arguments(
     need_tensor("ids", ids, spec.id_dtype, 1, device)
     need_tensor("pages", pages, spec.id_dtype, 1, device)
     need_length("pages", pages, ids.shape[0], "ids")
-    need_no_overlap("ids", ids, "pages", pages)
+    need_memory_of_its_own("ids pages", (ids, pages), "", ())
     need_at_most("the number of pages", ids.shape[0], spec.max_items, "max_items")
     return ids.shape[0] > 0
 

@@ -29,6 +29,7 @@ from pagebind.operation import (
     need_state,
     need_tensor,
 )
+from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.composed import Composed
 from pagebind.ops.lanes import add, parts_of, rows_of, where
 from pagebind.ops.ragged import expand
@@ -91,6 +92,8 @@ def arguments(
     if indptr.shape[0] != bs + 1:
         raise InvalidArgument(f"indptr has {indptr.shape[0]} element(s); a batch of {bs} needs {bs + 1}")
     need_state(state, device)
+    # Not from the ids: those of a row that no lane writes may be copied from where they are.
+    need_memory_of_its_own("request_table", (request_table,), "req_rows indptr", (req_rows, indptr))
     return bs > 0
 
 

@@ -1,4 +1,4 @@
-"""A second read table beside a first: what its plan decides, what its call brings, and that the two lie apart.
+"""A second read table beside a first: what its plan decides, and what its call brings.
 
     request_table, req_rows, seq_lens  ->  v2p of full attention   ->  out
                                        ->  v2p of a sliding window ->  beside.out
@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import torch
 
-from pagebind.errors import InvalidArgument
 from pagebind.operation import need_count
 
 
@@ -40,24 +39,3 @@ class SecondTable(NamedTuple):
     out: torch.Tensor  # [>= bs, width], out_dtype; any row stride; written; its width and rows are its own
     starts: torch.Tensor | None = None  # [bs], length_dtype; tokens; with a windowed Beside
     state: torch.Tensor | None = None  # [32], int64; counts clipped, bad_row, bad_id of this table; may be the first's
-
-
-def need_apart(name: str, value: torch.Tensor, of: str, other: torch.Tensor) -> None:
-    """Refuse two 2-D outputs of a call that share cells; rows that alternate in one buffer do not."""
-    if value.is_meta or 0 in (value.numel(), other.numel()):
-        return
-    unit = value.element_size()
-    begin, first = value.data_ptr() // unit, other.data_ptr() // unit
-    if begin >= first + _span(other) or first >= begin + _span(value):
-        return
-    stride = value.stride(0)
-    if stride == other.stride(0) and stride > 0:
-        ahead = (first - begin) % stride  # columns from a row of `value` to the next row of `other`
-        if value.shape[1] <= ahead and ahead + other.shape[1] <= stride:
-            return
-    raise InvalidArgument(f"{name} shares memory with {of}; pass a tensor of its own")
-
-
-def _span(table: torch.Tensor) -> int:
-    # Elements from the first cell of a table to behind its last.
-    return (table.shape[0] - 1) * table.stride(0) + table.shape[1]

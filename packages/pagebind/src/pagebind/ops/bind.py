@@ -26,6 +26,7 @@ from pagebind.operation import (
     need_tensor,
     plain,
 )
+from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.ragged import first_of_each
 from pagebind.words import SINK, TOMBSTONE
 
@@ -81,6 +82,7 @@ def arguments(
     need_at_most("the number of pairs", virtual.shape[0], spec.max_items, "max_items")
     need_page_table("v2p", v2p, spec.index_dtype, device)
     need_page_table("p2v", p2v, spec.index_dtype, device)
+    need_memory_of_its_own("v2p p2v", (v2p, p2v), "virtual physical", (virtual, physical))
     need_state(state, device)
     return virtual.shape[0] > 0
 

@@ -34,10 +34,10 @@ from pagebind.operation import (
     need_count,
     need_index_dtypes,
     need_length,
-    need_no_overlap,
     need_tables,
     need_tensor,
 )
+from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.bind import BindSpec, bindable
 from pagebind.ops.composed import Composed
 from pagebind.ops.span import read_span
@@ -139,7 +139,7 @@ def arguments(
         if value.shape[0] < retreat:
             raise InvalidArgument(f"{name} has {value.shape[0]} element(s); a retreat of {retreat} needs as many")
     need_length("targets", targets, sources.shape[0], "sources")
-    need_no_overlap("sources", sources, "targets", targets)
+    need_memory_of_its_own("sources targets", (sources, targets), "", ())
     if (buffer is not None) != (spec.page_bytes > 0):
         raise InvalidArgument(f"buffer is {'given' if buffer is not None else 'None'}, page_bytes={spec.page_bytes}")
     if buffer is not None:

@@ -38,6 +38,7 @@ from pagebind.operation import (
     plain,
 )
 from pagebind.ops import stacks
+from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.composed import Composed
 from pagebind.ops.free import held
 from pagebind.ops.ids import read_ids
@@ -140,6 +141,12 @@ def arguments(
     need_at_most("the capacity of freed", freed.shape[0], spec.max_pages, "max_pages")
     if pages is not None:
         need_count("pages", pages, 0)
+    need_memory_of_its_own(
+        "first freed",
+        (first, freed),
+        "request_table req_rows starts lens",
+        (request_table, req_rows, starts, lens),
+    )
     return bs > 0
 
 

@@ -31,7 +31,6 @@ from pagebind.operation import (
     need_entries_fit,
     need_index_dtypes,
     need_length,
-    need_no_overlap,
     need_rows,
     need_separate_rows,
     need_tables,
@@ -39,6 +38,7 @@ from pagebind.operation import (
     plain,
 )
 from pagebind.ops import stacks
+from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.bind import BindSpec, bindable
 from pagebind.ops.composed import Composed
 from pagebind.ops.ids import past_table, scale_of
@@ -179,6 +179,12 @@ def arguments(
     if pages is not None:
         need_count("pages", pages, 0)
     _need_emitted(spec, device, slots, token_ids, new_ids, new_pages)
+    need_memory_of_its_own(
+        "request_table slots token_ids new_ids new_pages",
+        (request_table, slots, token_ids, new_ids, new_pages),
+        "req_rows prefix_lens indptr",
+        (req_rows, prefix_lens, indptr),
+    )
     return bs > 0
 
 
@@ -198,8 +204,6 @@ def _need_emitted(
     if token_ids is not None and new_ids is not None and new_pages is not None:
         need_length("token_ids", token_ids, slots.shape[0], "slots")
         need_length("new_pages", new_pages, new_ids.shape[0], "new_ids")
-        need_no_overlap("new_ids", new_ids, "new_pages", new_pages)
-        need_no_overlap("token_ids", token_ids, "slots", slots)
 
 
 def bytes_moved(spec: ExtendSpec, *, lanes: int, items: int) -> int:

@@ -28,12 +28,12 @@ from pagebind.operation import (
     need_count,
     need_index_dtypes,
     need_length,
-    need_no_overlap,
     need_tables,
     need_tensor,
     plain,
 )
 from pagebind.ops import stacks
+from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.composed import Composed
 from pagebind.ops.unbind import UnbindSpec, unbindable
 from pagebind.words import COUNT_MISMATCH, EPOCH, HOLE, SINK, PageTables
@@ -90,7 +90,7 @@ def arguments(
     need_tables(tables, spec.index_dtype, device)
     need_tensor("freed", freed, spec.id_dtype, 1, device)
     need_length("freed", freed, ids.shape[0], "ids")
-    need_no_overlap("freed", freed, "ids", ids)
+    need_memory_of_its_own("v2p p2v freed", (tables.v2p, tables.p2v, freed), "ids", (ids,))
     need_at_most("the number of ids", ids.shape[0], spec.max_items, "max_items")
     if pages is not None:
         need_count("pages", pages, 0)

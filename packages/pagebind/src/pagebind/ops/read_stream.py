@@ -35,6 +35,7 @@ from pagebind.operation import (
     need_tensor,
     plain,
 )
+from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.composed import Composed
 from pagebind.ops.ids import past_table, read_ids
 from pagebind.ops.lanes import StreamLanes, add, stream_lanes, where
@@ -159,6 +160,12 @@ def arguments(
         need_width_within(table.shape[1], spec.granularity, spec.page_size, tokens)
     need_count("seq_len_delta", seq_len_delta, -INT32_MAX, INT32_MAX)
     need_state(state, device)
+    need_memory_of_its_own(
+        "out table",
+        (out, table),
+        "request_table req_rows seq_lens v2p indptr starts",
+        (request_table, req_rows, seq_lens, v2p, indptr, starts),
+    )
     return bs > 0
 
 

@@ -37,7 +37,8 @@ from pagebind.operation import (
     need_tensor,
     plain,
 )
-from pagebind.ops.beside import Beside, SecondTable, need_apart
+from pagebind.ops.apart import need_memory_of_its_own
+from pagebind.ops.beside import Beside, SecondTable
 from pagebind.ops.ids import past_table, read_ids
 from pagebind.ops.lanes import TableLanes, table_lanes, where
 from pagebind.ops.ragged import expand
@@ -186,8 +187,16 @@ def arguments(
         if not isinstance(beside, SecondTable):
             raise InvalidArgument(f"beside is a {type(beside).__name__}; it must be a SecondTable")
         _need_table(_SECOND, spec, device, request_table, bs, *beside[:3], spec.beside.windowed, beside.state)
-        need_apart("beside.out", beside.out, "out", out)
-        width = max(width, beside.out.shape[1])
+        need_memory_of_its_own(
+            "out beside.out",
+            (out, beside.out),
+            "request_table req_rows seq_lens v2p starts beside.v2p beside.starts",
+            (request_table, req_rows, seq_lens, v2p, starts, beside.v2p, beside.starts),
+        )
+        return bs > 0 and max(width, beside.out.shape[1]) > 0
+    need_memory_of_its_own(
+        "out", (out,), "request_table req_rows seq_lens v2p starts", (request_table, req_rows, seq_lens, v2p, starts)
+    )
     return bs > 0 and width > 0
 
 

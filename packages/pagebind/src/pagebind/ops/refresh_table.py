@@ -25,6 +25,7 @@ import torch
 from pagebind.errors import InvalidArgument
 from pagebind.operation import INT32_MAX, Launch, LaunchOptions, Operation, Planner, need_length, need_tensor, plain
 from pagebind.ops import read_table
+from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.composed import Composed
 from pagebind.ops.ids import past_table, read_ids, scale_of
 from pagebind.ops.lanes import add, where
@@ -56,12 +57,20 @@ def new_built(rows: int, width: int, device: torch.device | str) -> torch.Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class RefreshTableSpec(read_table.ReadTableSpec):
-    """What a refresh's plan decides; fields as in ReadTableSpec.
+    """What a refresh's plan decides; fields as in ReadTableSpec, but that there is no `beside`.
 
     `borrowed` plans for calls with `first`: tables of a sub-pool that borrows the rows' ids, and evicts.
     """
 
     borrowed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.beside is not None:
+            raise InvalidArgument(
+                f"beside is {self.beside!r}; only a full build (read_table) writes two tables in one call: "
+                "plan a refresh_table for each, without beside"
+            )
+        super().__post_init__()
 
 
 class RefreshTable(Protocol):
@@ -159,6 +168,9 @@ def arguments(
     if first is not None:
         need_tensor("first", first, torch.int32, 1, device)
         need_length("first", first, request_table.shape[0], "request_table")
+    need_memory_of_its_own(  # read_table has looked at the others
+        "out built", (out, built), "request_table versions first", (request_table, versions, first)
+    )
     return some
 
 

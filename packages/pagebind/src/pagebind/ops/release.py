@@ -18,6 +18,7 @@ import torch
 from pagebind.errors import InvalidArgument
 from pagebind.operation import Launch, LaunchOptions, Operation, Planner, need_length, need_tensor
 from pagebind.ops import truncate
+from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.composed import Composed
 from pagebind.words import PageTables
 
@@ -75,6 +76,7 @@ def arguments(
     if starts is not None:
         need_tensor("starts", starts, spec.length_dtype, 1, device)
         need_length("starts", starts, req_rows.shape[0], "req_rows")
+        need_memory_of_its_own("request_table freed", (request_table, freed), "starts", (starts,))
     return some
 
 

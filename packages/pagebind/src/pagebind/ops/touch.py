@@ -28,6 +28,7 @@ from pagebind.operation import (
     need_state,
     need_tensor,
 )
+from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.composed import Composed
 from pagebind.ops.lanes import add, rows_of, where
 
@@ -105,6 +106,7 @@ def arguments(
     need_tensor("tokens", tokens, spec.length_dtype, 1, device)
     need_length("tokens", tokens, bs, "req_rows")
     need_state(state, device)
+    need_memory_of_its_own("versions", (versions,), "req_rows tokens", (req_rows, tokens))
     return bs > 0
 
 

@@ -26,6 +26,7 @@ from pagebind.operation import (
     need_index_dtypes,
     need_page_table,
     need_state,
+    need_strided,
     plain,
 )
 from pagebind.ops.ids import past_table
@@ -97,14 +98,45 @@ def arguments(
             )
         if value.device != device:
             raise InvalidArgument(f"{name} is on {value.device}; this plan runs on {device}: move it, or plan for it")
+        need_strided(name, value)
     need_choice("the number of dimensions of ids", ids.dim(), (1, 2))
     if out.shape != ids.shape:
         raise InvalidArgument(f"out has shape {list(out.shape)}; it must have that of ids, {list(ids.shape)}")
     need_apart("out", out)
+    _need_in_place_or_apart(ids, out)
     need_at_most("the number of ids", ids.numel(), spec.max_items, "max_items")
     need_page_table("v2p", v2p, spec.index_dtype, device)
     need_state(state, device)
     return ids.numel() > 0
+
+
+def _need_in_place_or_apart(ids: torch.Tensor, out: torch.Tensor) -> None:
+    # Where strides or dtypes differ and cells lie between cells, it is not looked for whether some are shared.
+    if out.is_meta or out.numel() == 0:
+        return
+    unit, ahead = out.element_size(), out.data_ptr() - ids.data_ptr()  # bytes from the first id to the first entry
+    alike = unit == ids.element_size() and out.stride() == ids.stride()
+    if alike and ahead == 0:
+        return
+    if alike:
+        shared = ahead % unit == 0 and _cells_meet(out, ahead // unit)
+    elif out.is_contiguous() and ids.is_contiguous():
+        shared = -out.nbytes < ahead < ids.nbytes
+    else:
+        shared = ahead == 0
+    if shared:
+        raise InvalidArgument(
+            "out shares memory with ids, and not each cell with its own id; pass ids itself, or a tensor of its own"
+        )
+
+
+def _cells_meet(value: torch.Tensor, ahead: int) -> bool:
+    # Whether a tensor with cells apart shares some with one like it that begins `ahead` cells of memory later.
+    steps = sorted(((abs(s), n) for s, n in zip(value.stride(), value.shape, strict=True) if n > 1), reverse=True)
+    rest = {ahead}  # what the steps left over: each reaches further than all those after it, so two counts are tried
+    for step, size in steps:
+        rest = {r - i * step for r in rest for i in (r // step, r // step + 1) if abs(i) < size}
+    return 0 in rest
 
 
 def need_apart(name: str, value: torch.Tensor) -> None:

@@ -33,6 +33,7 @@ from pagebind.operation import (
     plain,
 )
 from pagebind.ops import stacks
+from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.composed import Composed
 from pagebind.ops.ids import read_ids
 from pagebind.ops.lanes import CutLanes, add, cut_lanes, where
@@ -122,6 +123,12 @@ def arguments(
     need_at_most("the capacity of freed", freed.shape[0], spec.max_pages, "max_pages")
     if pages is not None:
         need_count("pages", pages, 0)
+    need_memory_of_its_own(
+        "request_table freed",
+        (request_table, freed),
+        "req_rows seq_lens keep_lens",
+        (req_rows, seq_lens, keep_lens),
+    )
     return bs > 0
 
 

@@ -21,12 +21,12 @@ from pagebind.operation import (
     need_count,
     need_index_dtypes,
     need_length,
-    need_no_overlap,
     need_page_table,
     need_state,
     need_tensor,
     plain,
 )
+from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.ragged import first_of_each
 from pagebind.words import SINK
 
@@ -81,10 +81,10 @@ def arguments(
     need_tensor("ids", ids, spec.id_dtype, 1, device)
     need_tensor("freed", freed, spec.id_dtype, 1, device)
     need_length("freed", freed, ids.shape[0], "ids")
-    need_no_overlap("freed", freed, "ids", ids)
     need_at_most("the number of ids", ids.shape[0], spec.max_items, "max_items")
     need_page_table("v2p", v2p, spec.index_dtype, device)
     need_page_table("p2v", p2v, spec.index_dtype, device)
+    need_memory_of_its_own("v2p p2v freed", (v2p, p2v, freed), "ids", (ids,))
     need_state(state, device)
     return ids.shape[0] > 0
 

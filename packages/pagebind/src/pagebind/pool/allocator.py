@@ -14,11 +14,12 @@ from pagebind.config import resolve
 from pagebind.errors import CaptureError, FaultError, InvalidArgument
 from pagebind.operation import Checks, need_choice, need_count, need_length, need_tensor
 from pagebind.ops.compact import ALIGNMENT, SIDES, Side
-from pagebind.plan import Planned, capturing, check
+from pagebind.plan import Planned, capturing, check, refused
 from pagebind.pool.audit import audit_chain
 from pagebind.pool.chain import GROWTH_WORDS, SubPool, lay_out
 from pagebind.pool.id_plans import IdPlans
 from pagebind.pool.ledger import Demand, Lease, Ledger
+from pagebind.pool.memory import take
 from pagebind.pool.polling import Poll
 from pagebind.pool.readers import Event, Readers
 from pagebind.pool.releases import Releases
@@ -72,6 +73,9 @@ class MultiEndedAllocator:
         self.backend, self.device = settle(backend if isinstance(backend, Backend) else config.backend, config.device)
         self.checks = config.checks.value
         self.index_dtype = torch.int32 if config.index_dtype.value == "int32" else torch.int64
+        for s in sub_pools:
+            if not isinstance(s, SubPool):
+                raise InvalidArgument(f"sub_pools has a {type(s).__name__}; each must be a SubPool")
         self.total_bytes, self.sub_pools = total_bytes, {s.name: s for s in sub_pools}
         places = lay_out(total_bytes, sub_pools)
         if buffer:
@@ -83,7 +87,7 @@ class MultiEndedAllocator:
         self.ledger = Ledger(places, self.rows_of, self._tell_reach)
         """The host counts."""
         self._chain = torch.zeros((len(places), STATE_WORDS), dtype=torch.int64, device=self.device)
-        self.buffer = torch.zeros(total_bytes, dtype=torch.uint8, device=self.device) if buffer else None
+        self.buffer = self._take_buffer() if buffer else None
         """Bytes of all pages, uint8 `[total_bytes]`, or None."""
         self.tables: dict[str, PageTables] = {}
         """Device tables, stacks and state block of each sub-pool."""
@@ -114,6 +118,12 @@ class MultiEndedAllocator:
         self._readers = Readers(self.device)
         self._poll = Poll(self._chain)
         self._releases = Releases() if self.checks == "full" else None
+
+    def _take_buffer(self) -> torch.Tensor:
+        return take(
+            f"a buffer of total_bytes={self.total_bytes}",
+            lambda: torch.zeros(self.total_bytes, dtype=torch.uint8, device=self.device),
+        )
 
     def num_virtual(self, name: str) -> int:
         """Return how many virtual ids a sub-pool that owns its ids has, the sink counted."""
@@ -376,12 +386,28 @@ class MultiEndedAllocator:
         self._readers.moved()
         self._readers.vacate()
 
+    def _blame(self, what: str, calls: Sequence[Call]) -> None:
+        # What is refused is told of the call `what` that was made, not of one of its parts.
+        for planned, args, kwargs in sorted(calls, key=lambda call: call[0].operation.name != what):
+            try:
+                planned.check(*args, **kwargs)
+            except FaultError as error:
+                part = "" if planned.operation.name == what else f"; found by {planned.operation.name}"
+                borrowers = {name: self.tables[name] for name, s in self.sub_pools.items() if s.ids_of is not None}
+                of = [name for name, tables in borrowers.items() if any(tables is given for given in args)]
+                raise refused(what, error.ids, f"{part} in sub-pool {of[0]!r}" if of else part) from None
+
     def _give_back(self, what: str, counts: Sequence[int] | None, calls: Sequence[Call]) -> None:
         counted = counts is not None and not capturing(self.device)
         if counted and counts is not None:
             self.ledger.need_live(counts)
         with nullcontext() if self._releases is None else self._releases.watch(what, self.tables):
-            for launch in _ready(calls):
+            try:
+                launches = _ready(calls)
+            except (InvalidArgument, FaultError):
+                self._blame(what, calls)
+                raise
+            for launch in launches:
                 launch()
         if counted and counts is not None:
             self.ledger.give(counts)

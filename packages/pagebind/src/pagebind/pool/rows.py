@@ -9,6 +9,7 @@ import torch
 
 from pagebind.errors import InvalidArgument
 from pagebind.ops.touch import new_versions
+from pagebind.pool.memory import take
 from pagebind.words import HOLE, Form
 
 
@@ -32,7 +33,10 @@ class RequestTable:
         self.max_context = max_context
         """Tokens a row has room for."""
         width = max_context if form == "token" else -(-max_context // page_size)
-        self.table = torch.full((max_requests, width), HOLE, dtype=torch.int32, device=device)
+        self.table = take(
+            f"a request table of max_requests={max_requests} rows of {width} cells (max_context={max_context})",
+            lambda: torch.full((max_requests, width), HOLE, dtype=torch.int32, device=device),
+        )
         self.versions = new_versions(max_requests, device)
         """int32 `[max_requests, 2]`: what read tables that are kept compare; see `pagebind.ops.touch`."""
         self._generations = [0] * max_requests

@@ -312,10 +312,11 @@ class UnifiedPool(MultiEndedAllocator):
 
     def assign(self, req_rows: torch.Tensor, ids: torch.Tensor, indptr: torch.Tensor) -> None:
         """Copy ids in the request table's form to the head of rows; see `pagebind.ops.assign`."""
-        owner = self.rows_of
+        args, told = (self.requests.table, req_rows, ids, indptr), {"state": self.tables[self.rows_of].state}
+        assign = self._owner.assign.ready(*args, **told)
         touch, words, _ = self._touched(req_rows, self._no_tokens[: req_rows.shape[0]])
         touched = touch.ready(*words)
-        self._owner.assign(self.requests.table, req_rows, ids, indptr, state=self.tables[owner].state)
+        assign()
         touched()
 
     def touch(self, req_rows: torch.Tensor, tokens: torch.Tensor) -> None:
