@@ -1,5 +1,6 @@
 """Every variant compiles for sm_90 as on a machine with a GPU: by NVRTC through CuPy, or else by nvcc."""
 
+import re
 import shutil
 import subprocess
 from itertools import product
@@ -66,20 +67,26 @@ def _by_nvrtc(nvrtc, source, options):
     except nvrtc.NVRTCError:
         pytest.fail(nvrtc.getProgramLog(program))
     assert nvrtc.getProgramLog(program).strip("\0\n") == ""
-    return nvrtc.getCUBIN(program)
+    ptx = nvrtc.getPTX(program)
+    return nvrtc.getCUBIN(program), ptx if isinstance(ptx, str) else ptx.decode()
 
 
 def _by_nvcc(folder, source, options):
     (folder / "kernel.cu").write_text(source)
-    command = ["nvcc", "-cubin", "-arch=sm_90", *options, str(folder / "kernel.cu"), "-o", str(folder / "kernel.cubin")]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    return (folder / "kernel.cubin").read_bytes()
+    for form in ("cubin", "ptx"):
+        command = ["nvcc", f"-{form}", "-arch=sm_90", *options, str(folder / "kernel.cu")]
+        ran = subprocess.run([*command, "-o", str(folder / form)], capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+    return (folder / "cubin").read_bytes(), (folder / "ptx").read_text()
 
 
 @pytest.mark.parametrize("operation", list(OPERATIONS))
-def test_every_variant_compiles_for_sm_90(compile_for_sm_90, operation):
+def test_every_variant_compiles_for_sm_90_and_waits_before_it_touches_memory(compile_for_sm_90, operation):
     for variant in variants():
         if variant.operation == operation:
-            cubin = compile_for_sm_90(source_of(operation), options_of(variant))
+            cubin, ptx = compile_for_sm_90(source_of(operation), options_of(variant))
             assert f"{operation}_kernel".encode() in cubin
+            (waits,) = re.finditer(r"griddepcontrol\.wait", ptx)
+            touches = re.search(r"\b((ld|st)\.(volatile\.|relaxed\.gpu\.)?global|atom|red)\b", ptx)
+            assert touches is not None
+            assert waits.start() < touches.start(), touches.group()

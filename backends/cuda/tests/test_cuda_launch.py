@@ -13,12 +13,17 @@ from pagebind import LaunchOptions, plan
 from pagebind.errors import BackendUnavailable, PagebindError
 from pagebind.ops import ALLOC, FREE, OPERATIONS, READ_TABLE, TRUNCATE
 from pagebind.words import HOLE, HOLE_TOP, VIRTUAL_TOP, PageTables, new_state, new_tables
-from pagebind_cuda import gpu, host
+from pagebind_cuda import driver, gpu, host
+from pagebind_cuda.driver import MOST_STREAMS
 from pagebind_cuda.launch import PLANNED, KernelLaunch, Variant, loaded, recorded
 
 DEVICE = 1
 FUNCTION = 0xF00
 VARIANT = Variant("fake", False, False, (1,) * len(PLANNED))
+
+
+class DriverError(Exception):
+    """Stands in for CuPy's error of the driver."""
 
 
 class Gpu:
@@ -29,6 +34,9 @@ class Gpu:
         self.stream = 70
         self.contexts: set[tuple[int, int]] = set()  # host thread, device
         self.launched: list[tuple[object, ...]] = []
+        self.attributes: list[list[tuple[int, int]]] = []  # of each launch
+        self.capability = (9, 0)
+        self.status = 0
 
     def set_device(self, device: int) -> None:
         self.contexts.add((threading.get_ident(), device))
@@ -39,20 +47,26 @@ class Gpu:
         yield
         self.device = before
 
-    def launch(self, function, blocks, by, bz, threads, ty, tz, shared, stream, address, extra) -> None:
-        assert (function, by, bz, ty, tz, shared, extra) == (FUNCTION, 1, 1, 1, 1, 0, 0)
+    def launch(self, given, function, address, extra) -> int:
+        assert (function.value, extra) == (FUNCTION, None)
         assert self.device == DEVICE
         assert (threading.get_ident(), DEVICE) in self.contexts, "a launch without a context"
-        cells = (ctypes.POINTER(ctypes.c_longlong) * 3).from_address(address)
-        self.launched.append((blocks, threads, stream, *(cell[0] for cell in cells)))
+        config = given._obj
+        assert (config.grid_y, config.grid_z, config.block_y, config.block_z, config.shared) == (1, 1, 1, 1, 0)
+        self.attributes.append([(config.attributes[i].id, config.attributes[i].value) for i in range(config.count)])
+        cells = (ctypes.POINTER(ctypes.c_longlong) * 3).from_address(address.value)
+        self.launched.append((config.grid_x, config.block_x, config.stream, *(cell[0] for cell in cells)))
+        return self.status
 
 
 @pytest.fixture
 def machine(monkeypatch):
     machine = Gpu()
     cuda = SimpleNamespace(
-        runtime=SimpleNamespace(setDevice=machine.set_device), driver=SimpleNamespace(launchKernel=machine.launch)
+        runtime=SimpleNamespace(setDevice=machine.set_device), driver=SimpleNamespace(CUDADriverError=DriverError)
     )
+    monkeypatch.setattr(gpu, "launcher", lambda: machine.launch)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: machine.capability)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
     monkeypatch.setitem(loaded, (DEVICE, VARIANT), SimpleNamespace(kernel=SimpleNamespace(ptr=FUNCTION)))
     monkeypatch.setattr(gpu, "_contexts", defaultdict(gpu._Context))
@@ -87,6 +101,46 @@ def test_a_repetition_keeps_its_own_arguments_and_asks_for_the_stream_each_time(
         (2, 64, 171, -5, 6, rest),
     ]
     assert not recorded
+
+
+@pytest.mark.parametrize(
+    ("capability", "attributes"), [((8, 6), []), ((8, 9), []), ((9, 0), [(6, 1)]), ((10, 0), [(6, 1)])]
+)
+def test_launches_are_dependent_ones_where_the_gpu_knows_them(machine, kernel, capability, attributes):
+    machine.capability = capability
+    again = KernelLaunch(lambda: kernel(1, 32, 1, 2, 3), kernel).repeatable()
+    again()
+    kernel(1, 32, 1, 2, 3)
+    assert machine.attributes == [attributes] * 3
+
+
+def test_what_the_driver_refuses_is_an_error_once_and_again(machine, kernel):
+    again = KernelLaunch(lambda: kernel(1, 32, 1, 2, 3), kernel).repeatable()
+    machine.status = 700
+    for work in (again, lambda: kernel(1, 32, 1, 2, 3)):
+        with pytest.raises(DriverError, match="700"):
+            work()
+
+
+def test_sizes_and_streams_that_never_come_again_are_not_kept(machine, kernel):
+    again = KernelLaunch(lambda: kernel(1, 32, 1, 2, 3), kernel).repeatable()
+    for stream in range(3 * MOST_STREAMS):
+        machine.stream = stream
+        again()
+    for blocks in range(1, 3 * gpu.MOST_SIZES):
+        kernel(blocks, 32, 1, 2, 3)
+    assert [given[2] for given in machine.launched[1:]] == [
+        *range(100, 100 + 3 * MOST_STREAMS),
+        *[100 + 3 * MOST_STREAMS - 1] * (3 * gpu.MOST_SIZES - 1),
+    ]
+    assert len(kernel._grids) <= gpu.MOST_SIZES
+    assert all(len(grid) <= MOST_STREAMS for grid in kernel._grids.values())
+
+
+def test_an_attribute_and_a_configuration_are_laid_out_as_the_driver_reads_them():
+    assert (ctypes.sizeof(driver._Attribute), driver._Attribute.value.offset) == (72, 8)
+    names = ("shared", "stream", "attributes", "count")
+    assert [getattr(driver._Config, name).offset for name in names] == [24, 32, 40, 48]
 
 
 def test_several_launches_of_one_call_are_repeated_in_turn_each_with_its_own_arguments(machine, kernel):

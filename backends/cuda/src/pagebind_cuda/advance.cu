@@ -229,6 +229,7 @@ KERNEL(advance)(
     i64* scratch,   // [blocks + 2 * bs], int64; not used where one block does it all
     i64* counters,  // `state`, or null
     i64 phases) {
+    wait_for_previous();
     const Tables at{v2p, num_virtual, p2v, num_physical, virtual_stack, hole_stack, state};
     const Batch batch{request_table, max_requests, row_stride, room,         req_rows,   seq_lens,
                       bs,            table,        table_stride, width, multiplier, slots};

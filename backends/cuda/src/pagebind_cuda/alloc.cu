@@ -60,6 +60,7 @@ KERNEL(alloc)(
     out_t* __restrict__ pages,  // [n], out_t; physical pages
     i64 n,
     i64* counters) {  // `state`, or null
+    wait_for_previous();
     const Tables at{v2p, num_virtual, p2v, num_physical, virtual_stack, hole_stack, state};
     const Span from = read_span(at, {chain, sub_pools, place});
     const i64 found = pages_found(from, n, plan::borrowed);

@@ -12,6 +12,7 @@ KERNEL(assign)(
     const void* __restrict__ indptr,  // [bs + 1], int32 or int64; cells
     i64 bs, i64 parts,
     i64* counters) {  // [STATE_WORDS], int64, or null
+    wait_for_previous();
     i64 clipped = 0, bad_rows = 0;
     for (i64 task = blockIdx.x; task < bs * parts; task += gridDim.x) {
         const i64 b = task / parts, part = task % parts;

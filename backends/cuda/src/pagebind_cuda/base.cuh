@@ -104,6 +104,15 @@ constexpr u32 FULL_WARP = 0xffffffffu;
 #define HOST_ENTRY(name)
 #endif
 
+// The first statement of every kernel: nothing of memory is read or written before it. Launches are programmatic
+// dependent ones (driver.py): the blocks are there before the grid ahead of them in the stream has ended, and its writes
+// are seen once it has. Older GPUs launch in turn.
+__device__ inline void wait_for_previous() {
+#if !defined(PAGEBIND_HOST) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 __device__ inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
 __device__ inline i64 most(i64 a, i64 b) { return a > b ? a : b; }
 __device__ inline i64 clamp(i64 value, i64 low, i64 high) { return most(low, least(value, high)); }

@@ -11,6 +11,7 @@ KERNEL(bind)(
     index_t* p2v,  // [num_physical + 1], index_t
     i64 num_physical,
     i64* counters) {  // [STATE_WORDS], int64, or null
+    wait_for_previous();
     i64 bads = 0;
     for (i64 i = first_thread(); i < n; i += all_threads()) {
         const i64 v = load(virtuals, plan::id_wide, i);

@@ -193,6 +193,7 @@ KERNEL(compact)(
     i64 page_words,   // 16 bytes each
     i64* counters,    // `state`, or null
     i64 phase) {
+    wait_for_previous();
     const Tables at{v2p, num_virtual, p2v, num_physical, nullptr, hole_stack, state};
     const Moves moves{retreat, sources, targets};
     if (phase == MOVE) {

@@ -97,6 +97,7 @@ KERNEL(evict)(
     i64* scratch,     // [2 * (bs + 1)], int64
     i64* counters,    // `state`, or null
     i64 phases) {
+    wait_for_previous();
     const Tables at{v2p, num_virtual, p2v, num_physical, nullptr, hole_stack, state};
     const Batch batch{request_table, max_requests, columns, row_stride, req_rows,
                       starts,        lens,         bs,      first,      capacity};

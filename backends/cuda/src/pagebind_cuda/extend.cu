@@ -190,6 +190,7 @@ KERNEL(extend)(
     index_t* taken,  // [as many pages as a call can take], index_t
     i64* counters,   // `state`, or null
     i64 phases) {
+    wait_for_previous();
     const Tables at{v2p, num_virtual, p2v, num_physical, virtual_stack, hole_stack, state};
     const Batch batch{request_table, max_requests, columns, row_stride, req_rows,   prefix_lens,
                       indptr,        bs,           capacity, multiplier, asked_pages};

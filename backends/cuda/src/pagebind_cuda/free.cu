@@ -22,6 +22,7 @@ KERNEL(free)(
     out_t* freed,            // [n], out_t
     i64 asked_pages,         // the host's count of pages that come back, below 0 where it has none
     i64* counters) {         // `state`, or null
+    wait_for_previous();
     const Tables at{v2p, num_virtual, p2v, num_physical, virtual_stack, hole_stack, state};
     free_ids(GivenIds{ids}, n, at, freed, {bool(plan::borrowed), true, asked_pages}, counters);
 }

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from pagebind.errors import CaptureError
 
+from pagebind_cuda.driver import DEPENDENT_LAUNCH, Grid, fail, launcher
 from pagebind_cuda.launch import SOURCES, Variant, loaded, recorded
 
 
@@ -47,6 +48,10 @@ def options_of(variant: Variant) -> tuple[str, ...]:
     return ("--std=c++17", *(f"-D{name}={value}LL" for name, value in macros.items()))
 
 
+MOST_SIZES = 64
+"""Sizes of launches that a kernel keeps; most have one for each size of batch."""
+
+
 class _Context(threading.local):
     """Whether a device's context is known to be current in the host thread at hand while torch is on the device."""
 
@@ -65,7 +70,7 @@ class _Packed:
         self._cells = ctypes.create_string_buffer(8 * count)
         first = ctypes.addressof(self._cells)
         self._pointers = (ctypes.c_void_p * count)(*(first + 8 * i for i in range(count)))
-        self.address = ctypes.addressof(self._pointers)
+        self.address = ctypes.c_void_p(ctypes.addressof(self._pointers))
         self.pack = partial(struct.Struct(f"{count}q").pack_into, self._cells, 0)
 
 
@@ -76,7 +81,8 @@ class GpuKernel:
         self._variant = variant
         self._device = torch.cuda.current_device() if device.index is None else device.index
         self._context = _contexts[self._device]
-        self._function = 0
+        self._function = ctypes.c_void_p()
+        self._grids: dict[tuple[int, int], Grid] = {}
         self._lock = threading.Lock()  # of the argument buffer
         self._launch: Any = None
         self._packed: _Packed | None = None
@@ -98,10 +104,22 @@ class GpuKernel:
             self._elsewhere(partial(self._enqueue, packed, blocks, threads, arguments))
 
     def _enqueue(self, packed: _Packed, blocks: int, threads: int, arguments: tuple[int, ...]) -> None:
-        stream = torch._C._cuda_getCurrentRawStream(self._device)
+        config = self._grid(blocks, threads)[torch._C._cuda_getCurrentRawStream(self._device)]
         with self._lock:
             packed.pack(*arguments)
-            self._launch(self._function, blocks, 1, 1, threads, 1, 1, 0, stream, packed.address, 0)
+            status = self._launch(config, self._function, packed.address, None)
+        if status:
+            fail(status)
+
+    def _grid(self, blocks: int, threads: int) -> Grid:
+        """Return the configurations of a size, made at its first launch."""
+        grid = self._grids.get((blocks, threads))
+        if grid is None:
+            if len(self._grids) >= MOST_SIZES:
+                self._grids.clear()
+            dependent = torch.cuda.get_device_capability(self._device) >= DEPENDENT_LAUNCH
+            grid = self._grids[blocks, threads] = Grid(blocks, threads, dependent)
+        return grid
 
     def _repetition(self, blocks: int, threads: int, arguments: tuple[int, ...]) -> Callable[[], None]:
         """Return what makes this launch; its arguments are packed here, and only read later, by any thread."""
@@ -109,12 +127,13 @@ class GpuKernel:
         packed = _Packed(len(arguments))
         packed.pack(*arguments)
         launch, function, device, address = self._launch, self._function, self._device, packed.address
-        context = self._context
+        context, grid = self._context, self._grid(blocks, threads)
         current_device, current_stream = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream
 
         def again(_kept: _Packed = packed) -> None:
             if context.known and current_device() == device:
-                launch(function, blocks, 1, 1, threads, 1, 1, 0, current_stream(device), address, 0)
+                if status := launch(grid[current_stream(device)], function, address, None):
+                    fail(status)
             else:
                 self._elsewhere(again)
 
@@ -141,8 +160,8 @@ class GpuKernel:
                         "was launched: call warmup() of the plan before the capture"
                     )
                 loaded[key] = self._load()
-        self._function = loaded[key].kernel.ptr
-        self._launch = import_module("cupy").cuda.driver.launchKernel
+        self._function = ctypes.c_void_p(loaded[key].kernel.ptr)
+        self._launch = launcher()
 
     def _load(self) -> Any:
         cupy = import_module("cupy")

@@ -24,6 +24,7 @@ KERNEL(read_stream)(
     out_t* __restrict__ table,  // [>= bs, width], out_t, or null
     i64 width, i64 table_stride, i64 bs, i64 parts, i64 delta, i64 multiplier,
     i64* counters) {  // [STATE_WORDS], int64, or null
+    wait_for_previous();
     const i64 cell_tokens = plan::granularity_token ? 1 : plan::page_size;
     const i64 tokens = row_tokens(columns);
     const PageTable entries = page_table(v2p, num_virtual, multiplier);

@@ -183,6 +183,7 @@ RESIDENT_KERNEL(read_table, MOST_THREADS, MOST_BLOCKS)(
     i64 other_inverse, i64 other_cover, i64 other_multiplier, i64* other_counters
 #endif
 ) {
+    wait_for_previous();
     u32 here = gridDim.x;
 #ifdef TWO_TABLES
     if (plan::beside) {

@@ -107,9 +107,10 @@ struct Steady {
 // Whether a lane is steady; its owner writes the new column, and where the extent ends now. Nothing else makes up the
 // time of a launch, so loads are made in three groups, each as soon as it can be, and no branch comes between: the lane's
 // words; its row's and the column's id; the page. It agrees with Batch::judge, which finds a steady lane done afterwards.
+// A lane of row NOTHING, which pads a batch, is steady where it was one before: `nobodies` counts those that are owned.
 // Only for tables that are aligned.
 __device__ inline bool is_steady(const Table& table, const Batch& batch, const Steady& call, u32 b, bool owned,
-                                 i64* counters) {
+                                 i64* counters, u32* nobodies) {
     const u32 at = fewer(b, call.bs - 1);
     Built before = reinterpret_cast<const Built*>(batch.built)[b];
     i64 r = load(batch.req_rows, plan::row_wide, at), n = load(batch.seq_lens, plan::length_wide, at);
@@ -146,10 +147,12 @@ __device__ inline bool is_steady(const Table& table, const Batch& batch, const S
         }
         if (was[BUILT_FIRST] != first) words[BUILT_FIRST] = first;
     }
-    if (!plan::fill_sink) return kept;  // each row that is looked at has a lane
+    const bool nobody = given & (r == NOTHING);
+    *nobodies += owned & nobody;
     const bool padded = (was[BUILT_ROW] == NOTHING) & ((was[BUILT_VERSION] | was[BUILT_EPOCH] | was[BUILT_FIRST] |
                                                         was[BUILT_END] | was[BUILT_LIVE]) == 0);
-    return given ? kept : padded;
+    // Without a sink fill each row that is looked at has a lane.
+    return nobody | (plan::fill_sink && !given) ? padded : kept;
 }
 
 __device__ inline u32 low_half(i64 two) { return u32(two); }
@@ -174,6 +177,7 @@ KERNEL(refresh_table)(
     i64 width_small,       // columns of `out`; cells that a lane may have to change without being large
     const void* __restrict__ starts,  // [bs], as seq_lens; tokens; with plan::windowed
     const i32* __restrict__ first) {  // [max_requests], int32; pages; with plan::borrowed
+    wait_for_previous();
     const i32 epoch = i32(state[EPOCH]);
     const u32 owners = low_half(owners_flags), flags = high_half(owners_flags);
     const Steady call{low_half(rows_bs), high_half(rows_bs), low_half(span_delta), high_half(span_delta),
@@ -185,13 +189,16 @@ KERNEL(refresh_table)(
     const Table table{{v2p, high_half(requests_ids), multiplier}, request_table, row_stride, out, out_stride};
     const bool owner = (threadIdx.x & (owners - 1)) == blockIdx.x;
     i64* const counters = flags & COUNTING ? state : nullptr;
-    u32 clipped = 0, bad_rows = 0, bad_ids = 0;
+    u32 clipped = 0, bad_rows = 0, bad_ids = 0, nobodies = 0;
     bool steady = batch.aligned, large = false;
     if (steady)
 #pragma unroll 1
         for (u32 b = threadIdx.x; b < call.rows; b += blockDim.x)
-            steady = is_steady(table, batch, call, b, owner, counters) & steady;
-    if (!__syncthreads_or(!steady)) return;
+            steady = is_steady(table, batch, call, b, owner, counters, &nobodies) & steady;
+    if (!__syncthreads_or(!steady)) {
+        if (nobodies != 0 && counters != nullptr) add(counters + BAD_ROW, nobodies);
+        return;
+    }
 #pragma unroll 1
     for (i64 base = 0; base < rows; base += blockDim.x) {
         const i64 b = base + threadIdx.x;

@@ -14,6 +14,7 @@ KERNEL(touch)(
     const void* __restrict__ tokens,    // [bs], int32 or int64
     i64 bs,
     i64* counters) {  // [STATE_WORDS], int64, or null
+    wait_for_previous();
     i64 bad_rows = 0;
     for (i64 b = first_thread(); b < bs; b += all_threads()) {
         const i64 r = load(req_rows, plan::row_wide, b), changed = load(tokens, plan::length_wide, b);

@@ -12,6 +12,7 @@ KERNEL(translate)(
     out_t* out,  // [rows, columns], out_t
     i64 out_row_stride, i64 out_stride, i64 multiplier, i64 rank,
     i64* counters) {  // [STATE_WORDS], int64, or null
+    wait_for_previous();
     const u64 widened = u64(plan::page_size) * u64(plan::ranks);
     i64 bad_ids = 0;
     for (i64 item = first_thread(); item < rows * columns; item += all_threads()) {

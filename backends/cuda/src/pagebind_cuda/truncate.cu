@@ -26,6 +26,7 @@ KERNEL(truncate)(
     i64* scratch,     // [4 * (bs + 1)], int64
     i64* counters,    // `state`, or null
     i64 phases) {
+    wait_for_previous();
     const Tables at{v2p, num_virtual, p2v, num_physical, virtual_stack, hole_stack, state};
     const Batch batch{request_table, max_requests, columns, row_stride, req_rows, seq_lens,
                       keep_lens, bs, capacity, asked_pages};

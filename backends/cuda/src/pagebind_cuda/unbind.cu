@@ -11,6 +11,7 @@ KERNEL(unbind)(
     i64 num_physical,
     out_t* __restrict__ freed,  // [n], out_t
     i64* counters) {            // [STATE_WORDS], int64, or null
+    wait_for_previous();
     i64 doubles = 0, bads = 0;
     for (i64 i = first_thread(); i < n; i += all_threads())
         freed[i] = out_t(unbind_page(v2p, num_virtual, p2v, num_physical, load(ids, plan::id_wide, i), TOMBSTONE,
