@@ -4,6 +4,7 @@ Run it without TRITON_INTERPRET. Plans made for the meta device hold the very va
 """
 
 import json
+import re
 import sys
 from importlib import import_module
 from itertools import product
@@ -31,6 +32,7 @@ from pagebind.ops import (
     UnbindSpec,
 )
 from pagebind.ops.evict import PARTS
+from pagebind_triton import launch
 from triton.backends.compiler import GPUTarget
 
 # Every pair of choices occurs, and so every branch of every kernel; the last choice is whether faults are counted.
@@ -87,8 +89,17 @@ def specs():
             yield name, spec(max_items=9, borrowed=flag, **both), counted
 
 
+def need_wait_first(name, ptx):
+    """Refuse code that reads or writes memory before it waits for the grid ahead of it."""
+    (wait,) = re.finditer(r"griddepcontrol\.wait", ptx)
+    touch = re.search(r"\b(ld|st|atom|red)\.(\w+\.)*global", ptx)
+    if touch is None or touch.start() < wait.start():
+        raise AssertionError(f"{name}: {touch and touch.group()} comes before griddepcontrol.wait")
+
+
 def main():
     """Compile what is not compiled yet; a compiler's error ends the run with its message."""
+    launch.is_dependent = lambda device: True  # as on a GPU for which it is compiled
     done = {}
     for name, spec, counted in specs():
         operation = import_module(f"pagebind_triton.{name}")
@@ -98,7 +109,8 @@ def main():
             key = (source.name, tuple(source.signature.values()), tuple(variant.constants.items()))
             if key not in done:
                 target = GPUTarget("cuda", 90, 32)
-                done[key] = triton.compile(source, target=target, options={"num_warps": variant.warps})
+                done[key] = triton.compile(source, target=target, options=variant.options)
+                need_wait_first(source.name, done[key].asm["ptx"])
     json.dump([[name, signature, dict(constants)] for name, signature, constants in done], sys.stdout)
 
 

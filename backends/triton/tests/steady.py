@@ -1,6 +1,8 @@
-"""Refresh steady lanes step after step, and print how many launches looked further than `write_steady`, as JSON.
+"""Refresh lanes step after step, and print how many launches looked further than they should, as JSON.
 
-A lane is steady that has its row as it was, and a column more at most; a lane past the batch that was emptied is, too.
+A lane is steady that has its row as it was, and a column more at most; one without a row that had none is, too, in the
+batch or past it. A launch of steady lanes looks no further than `write_steady`; where lanes have several columns more,
+no further than `write_several`.
 """
 
 import json
@@ -10,18 +12,18 @@ from itertools import product
 import torch
 from pagebind import LaunchOptions
 from pagebind.ops import REFRESH_TABLE, RefreshTableSpec
-from pagebind.ops.refresh_table import new_built
+from pagebind.ops.refresh_table import NOTHING, new_built
 from pagebind.ops.touch import new_versions
 from pagebind.words import EPOCH, new_state
 from pagebind_triton import refresh_table
 
 CPU = torch.device("cpu")
-LANES, ROWS, REQUESTS, COLUMNS = 5, 7, 9, 60
+LANES, ROWS, REQUESTS, COLUMNS = 7, 9, 9, 60
 STEPS = (0, 1, 1, 1)
 
 
 def batches():
-    """Yield specs, sizes of launches, and what a step adds to lengths and starts."""
+    """Yield specs, sizes of launches, and whether the last two lanes pad the batch."""
     kinds = product(("prefix", "sink"), (False, True), ((1, "page"), (3, "page"), (3, "token")))
     for number, (fill, flag, (ps, granularity)) in enumerate(kinds):
         dtype = (torch.int64, torch.int32)[number // 2 % 2]
@@ -37,16 +39,17 @@ def batches():
             borrowed=number % 2 == 0,
             **dict.fromkeys(("row_dtype", "length_dtype", "index_dtype", "out_dtype"), dtype),
         )
-        # Two lanes at once, or all; a program that owns several, or programs that own none.
-        yield spec, LaunchOptions(threads=16, programs=(1, 3, 7)[number % 3])
+        # All lanes at once, or some; a program that owns several, or programs that own none.
+        options = LaunchOptions(threads=(16, 64)[number // 3 % 2], programs=(1, 3, 7)[number % 3])
+        yield spec, options, (number + number // 6) % 2 == 1
 
 
 def looked_further(*_):
-    """Stand for `write_small`."""
+    """Stand for what a launch should not come to."""
     raise AssertionError("looked further")
 
 
-def steps(spec, options):
+def steps(spec, options, padded):
     """Return what looked further or was wrong, of steady steps and of those that are not."""
     torch.manual_seed(1)
     found = []
@@ -55,46 +58,59 @@ def steps(spec, options):
     v2p = torch.randint(0, 90, (51,), dtype=spec.index_dtype)
     rows = torch.randperm(REQUESTS)[:LANES].to(spec.row_dtype)
     unit = spec.page_size if spec.granularity == "page" else 1
-    lens = torch.tensor([9, 0, 1, 17, 15], dtype=spec.length_dtype)
-    starts = torch.tensor([3, 0, 0, 30, 8], dtype=spec.length_dtype)
+    lens = torch.tensor([9, 0, 1, 17, 15, 5, 0], dtype=spec.length_dtype)
+    starts = torch.tensor([3, 0, 0, 30, 8, 0, 0], dtype=spec.length_dtype)
+    if padded:
+        rows[-2:] = NOTHING
     versions, state = new_versions(REQUESTS, CPU), new_state(CPU)
     versions += 3
     state[EPOCH] = 2**32 + 7
-    plans = [REFRESH_TABLE.compose(spec, CPU, {}, options), refresh_table.plan(spec, CPU, options)]
-    tables = [(torch.full((ROWS, 25), 88, dtype=spec.out_dtype), new_built(ROWS, 25, CPU)) for _ in plans]
-    further = refresh_table.write_small
+    plans = [refresh_table.plan(spec, CPU, options), REFRESH_TABLE.compose(spec, CPU, {}, options)]
+    few = plans[0].variants[0].constants["FEW"]
+    tables = [(torch.full((ROWS, COLUMNS), 88, dtype=spec.out_dtype), new_built(ROWS, COLUMNS, CPU)) for _ in plans]
+    further = {name: getattr(refresh_table, name) for name in ("write_several", "write_small")}
 
-    def step(steady):
+    def step(*forbidden):
         more = {"starts": starts} if spec.windowed else {}
         more |= {"first": torch.full((REQUESTS,), 2, dtype=torch.int32)} if spec.borrowed else {}
-        refresh_table.write_small = looked_further if steady else further
+        vars(refresh_table).update(dict.fromkeys(forbidden, looked_further))
+        states = [state.clone() for _ in plans]
         try:
-            for launch, (out, built) in zip(plans, tables, strict=True):
+            for launch, (out, built), counted in zip(plans, tables, states, strict=True):
                 lanes = request_table, rows, lens, v2p
-                launch(*lanes, out=out, built=built, versions=versions, state=state.clone(), **more)
+                launch(*lanes, out=out, built=built, versions=versions, state=counted, **more)
         except Exception as error:
             if "looked further" not in repr(error) + repr(error.__cause__):
                 raise
             return "further"
         finally:
-            refresh_table.write_small = further
-        return "right" if all(map(torch.equal, *tables)) else "wrong"
+            vars(refresh_table).update(further)
+        return "right" if all(map(torch.equal, *tables)) and torch.equal(*states) else "wrong"
 
-    found.append(step(False))
+    found.append(step())
     for columns in STEPS:
         lens += unit * columns
         starts += unit * columns * (spec.fill == "prefix")
-        found.append(step(True))
-    lens[-1] += 2 * unit
-    found.append(step(True))
-    found.append(step(False))
-    for change in ("version", "epoch", "row", "extent"):  # each of them is seen
+        found.append(step(*further))
+    at = -(-int(lens[0]) // unit)
+    if spec.form == "token" or spec.granularity == "page":  # else the last new column would hold it, too
+        request_table[rows[0], at * unit if spec.form == "token" else at] = 10**6  # past the table: to be counted
+    lens[0] += 2 * unit
+    lens[2] += few * unit
+    found.append(step(*further))
+    found.append(step("write_small"))
+    lens[4] += (few + 1) * unit
+    found.append(step("write_small"))
+    found.append(step())
+    for change in ("version", "epoch", "row", "extent", "padding"):  # each of them is seen
         versions += change == "version"
         state[EPOCH] += change == "epoch"
         rows[:2] = rows[:2].flip(0) if change == "row" else rows[:2]
         (starts if spec.windowed else lens)[0] -= unit * (change == "extent")
-        found.append(step(True))
-        found.append(step(False))
+        rows[-1] = (REQUESTS - 1 if padded else NOTHING) if change == "padding" else rows[-1]
+        found.append(step("write_small"))
+        found.append(step())
+    found.append(step(*further))
     return found
 
 

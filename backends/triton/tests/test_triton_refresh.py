@@ -33,10 +33,11 @@ def test_refreshed_tables_and_touched_rows_are_those_of_the_composed_forms():
     assert found == {"refresh": [2 * SEEDS * STEPS, []], "touch": [SEEDS, []]}
 
 
-def test_a_launch_of_steady_lanes_looks_no_further_and_one_of_others_does():
+def test_launches_of_steady_and_padded_lanes_look_no_further_and_those_of_others_do():
     built, appended = ["right"], ["right"] * 4
-    others = ["further", "right"] * 5  # two columns at once, another version, epoch, row and extent
-    assert interpreted("steady.py") == {" ".join(built + appended + others): 12}
+    several = ["further", "right"]  # no more columns at once than are written without a look at more than lengths
+    others = ["further", "right"] * 6  # more of them, another version, epoch, row and extent, a lane that pads or did
+    assert interpreted("steady.py") == {" ".join([*built, *appended, *several, *others, "right"]): 12}
 
 
 @pytest.mark.parametrize("fitting", [0, 1, 100, MOST, 2**40])

@@ -37,6 +37,7 @@ from pagebind_triton.guards import (
     count_lanes,
     count_mismatch,
     is_last_of,
+    wait_for_previous,
     within,
     zero,
 )
@@ -69,8 +70,11 @@ def look_kernel(
     PAGE_SIZE: tl.constexpr,
     TOKEN_FORM: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Count lanes that take a page and read the last pages of others, before any program binds one."""
+    if DEPENDENT:
+        wait_for_previous()
     program = tl.program_id(0).to(tl.int64)
     begin = tl.minimum(program * share, bs)
     end = tl.minimum(begin + share, bs)
@@ -132,8 +136,11 @@ def step_kernel(
     MOST: tl.constexpr,  # programs; a power of two
     COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Give the lanes of this program their next token; ALONE, all lanes, which are no more than a block."""
+    if DEPENDENT:
+        wait_for_previous()
     programs = tl.num_programs(0).to(tl.int64)
     program = tl.program_id(0).to(tl.int64)
     begin = tl.minimum(program * share, bs)

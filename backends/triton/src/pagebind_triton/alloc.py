@@ -29,11 +29,12 @@ from pagebind_triton.guards import (
     count,
     count_lanes,
     is_last_of,
+    wait_for_previous,
     within,
     zero,
     zeros,
 )
-from pagebind_triton.launch import PlannedLaunch, Variant, plan_grid
+from pagebind_triton.launch import Grid, PlannedLaunch, Variant, plan_grid
 from pagebind_triton.span import chain_of, read_span
 
 WIDER = tl.constexpr(8)
@@ -116,8 +117,11 @@ def alloc_kernel(
     ON_DEVICE: tl.constexpr,
     COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Take and bind one page a lane that asks."""
+    if DEPENDENT:
+        wait_for_previous()
     programs = tl.num_programs(0).to(tl.int64)
     program = tl.program_id(0).to(tl.int64)
     top = within(tl.load(state + VIRTUAL_TOP), 0, num_virtual)
@@ -203,6 +207,40 @@ def alloc_variants(
     return variant(False), variant(True)
 
 
+def take_pages(
+    kernels: tuple[Variant, Variant],
+    grid: Grid,
+    tables: PageTables,
+    ids: torch.Tensor,
+    pages: torch.Tensor,
+    asked: torch.Tensor,
+    room: int,
+    most: int,
+) -> None:
+    """Launch a kernel of `alloc_variants` for as many programs as `most` pages take, of `room` that ids have."""
+    v2p, p2v, virtual_stack, hole_stack, state = tables[:5]
+    chain, sub_pools, place = chain_of(tables)
+    programs = grid.lanes(most)
+    kernels[tables.chain is not None](
+        programs,
+        v2p,
+        p2v,
+        virtual_stack,
+        hole_stack,
+        state,
+        chain,
+        ids,
+        pages,
+        asked,
+        room,
+        lanes_each(most, programs, grid.block),
+        v2p.shape[0] - 1,
+        p2v.shape[0] - 1,
+        sub_pools,
+        place,
+    )
+
+
 def plan(spec: AllocSpec, device: torch.device, options: LaunchOptions) -> PlannedLaunch:
     """Plan an allocation: one kernel, for tables without a chain and with one."""
     grid = plan_grid(device, options)
@@ -211,27 +249,6 @@ def plan(spec: AllocSpec, device: torch.device, options: LaunchOptions) -> Plann
     )
 
     def alloc(tables: PageTables, *, ids: torch.Tensor, pages: torch.Tensor) -> None:
-        v2p, p2v, virtual_stack, hole_stack, state = tables[:5]
-        chain, sub_pools, place = chain_of(tables)
-        n = ids.shape[0]
-        programs = grid.lanes(n)
-        kernels[tables.chain is not None](
-            programs,
-            v2p,
-            p2v,
-            virtual_stack,
-            hole_stack,
-            state,
-            chain,
-            ids,
-            pages,
-            state,
-            n,
-            lanes_each(n, programs, grid.block),
-            v2p.shape[0] - 1,
-            p2v.shape[0] - 1,
-            sub_pools,
-            place,
-        )
+        take_pages(kernels, grid, tables, ids, pages, tables.state, ids.shape[0], ids.shape[0])
 
     return PlannedLaunch(alloc, kernels, device)

@@ -8,7 +8,7 @@ import triton.language as tl
 from pagebind.operation import LaunchOptions
 from pagebind.ops.assign import AssignSpec
 
-from pagebind_triton.guards import BAD_ROW, CLIPPED, HOLE, count, share_of_rows, within, zero
+from pagebind_triton.guards import BAD_ROW, CLIPPED, HOLE, count, share_of_rows, wait_for_previous, within, zero
 from pagebind_triton.launch import PlannedLaunch, Variant, nowhere, plan_grid
 
 
@@ -27,8 +27,11 @@ def assign_kernel(
     shared: tl.int64,  # programs to a row
     COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Copy every lane's ids to the head of its row."""
+    if DEPENDENT:
+        wait_for_previous()
     first_lane, part, step = share_of_rows(shared)
     clipped = zero()
     bad_row = zero()

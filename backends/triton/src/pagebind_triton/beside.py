@@ -16,11 +16,11 @@ from pagebind.operation import LaunchOptions
 from pagebind.ops.beside import SecondTable
 from pagebind.ops.read_table import ReadTableSpec, table_tokens
 
-from pagebind_triton.build import MOST_LANES, constants, lane_constants, pointers, reciprocal_of
-from pagebind_triton.fill_table import write_filled
-from pagebind_triton.lanes import last_id_of, pair
+from pagebind_triton.build import MOST_LANES, constants, lane_constants, pointed, pointers
+from pagebind_triton.fill_table import deal_tiles, write_filled
+from pagebind_triton.guards import wait_for_previous
 from pagebind_triton.launch import Grid, PlannedLaunch, Variant, nowhere
-from pagebind_triton.write_rows import write_rows
+from pagebind_triton.write_rows import share_rows, write_rows
 
 
 @triton.jit
@@ -60,13 +60,16 @@ def read_tables_kernel(
     LANES: tl.constexpr,
     WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Write the entries of every lane's valid extent in both tables."""
+    if DEPENDENT:
+        wait_for_previous()
     first = programs.to(tl.int32)
     if tl.program_id(0) < first:
         write_rows(
             req_rows, seq_lens, request_table, v2p, out, state, starts,
-            reciprocal_and_delta, abreast_and_done, bs_and_last_id, fitting, num_rows, request_stride, out_stride,
+            reciprocal_and_delta, abreast_and_done, bs_and_last_id, fitting, out_stride, num_rows, request_stride,
             tl.program_id(0), first,
             PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, WINDOWED, COUNT, LANES, WIDE, BLOCK,
         )  # fmt: skip
@@ -74,7 +77,7 @@ def read_tables_kernel(
         write_rows(
             req_rows, seq_lens, request_table, other_v2p, other_out, other_state, other_starts,
             other_reciprocal_and_delta, other_abreast_and_done, other_bs_and_last_id, other_fitting,
-            num_rows, request_stride, other_stride,
+            other_stride, num_rows, request_stride,
             tl.program_id(0) - first, tl.num_programs(0) - first,
             PAGE_SIZE, OTHER_MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, OTHER_WINDOWED, COUNT, LANES, WIDE, BLOCK,
         )  # fmt: skip
@@ -102,7 +105,7 @@ def fill_tables_kernel(
     width: tl.int64,
     fitting: tl.int64,
     out_stride: tl.int64,
-    num_virtual: tl.int64,
+    last_id: tl.int64,
     tiles: tl.int64,
     reciprocal: tl.int64,
     rows_on: tl.int64,
@@ -111,7 +114,7 @@ def fill_tables_kernel(
     other_width: tl.int64,
     other_fitting: tl.int64,
     other_stride: tl.int64,
-    other_num_virtual: tl.int64,
+    other_last_id: tl.int64,
     other_tiles: tl.int64,
     other_reciprocal: tl.int64,
     other_rows_on: tl.int64,
@@ -125,21 +128,25 @@ def fill_tables_kernel(
     OTHER_MULTIPLIER: tl.constexpr,
     OTHER_WINDOWED: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Write the entries of every lane's valid extent in both tables, and the sink everywhere else."""
+    if DEPENDENT:
+        wait_for_previous()
     first = programs.to(tl.int32)
     if tl.program_id(0) < first:
         write_filled(
             req_rows, seq_lens, request_table, v2p, out, state, starts,
-            bs, rows, width, fitting, num_rows, request_stride, out_stride, num_virtual, seq_len_delta,
+            num_rows, request_stride, bs, seq_len_delta, rows, width, fitting, out_stride, last_id,
             tiles, reciprocal, rows_on, tiles_on, tl.program_id(0), first,
             PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, WINDOWED, COUNT, BLOCK,
         )  # fmt: skip
     else:
         write_filled(
             req_rows, seq_lens, request_table, other_v2p, other_out, other_state, other_starts,
-            bs, other_rows, other_width, other_fitting, num_rows, request_stride, other_stride, other_num_virtual,
-            seq_len_delta, other_tiles, other_reciprocal, other_rows_on, other_tiles_on,
+            num_rows, request_stride, bs, seq_len_delta,
+            other_rows, other_width, other_fitting, other_stride, other_last_id,
+            other_tiles, other_reciprocal, other_rows_on, other_tiles_on,
             tl.program_id(0) - first, tl.num_programs(0) - first,
             PAGE_SIZE, OTHER_MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, OTHER_WINDOWED, COUNT, BLOCK,
         )  # fmt: skip
@@ -160,28 +167,6 @@ def plan_beside(spec: ReadTableSpec, device: torch.device, options: LaunchOption
     )
     lost = nowhere(device)
     unit = spec.page_size if spec.granularity == "page" else 1
-
-    def rows(bs: int, delta: int, fitting: int, table: SecondTable) -> tuple[int, tuple[int, ...]]:
-        """Return the programs of a table, and what write_rows is told of it."""
-        width = table.out.shape[1]
-        programs, done = half.rows(bs, width)
-        abreast = programs // done
-        told = (
-            pair(reciprocal_of(abreast), delta),
-            pair(abreast, done),
-            pair(bs, last_id_of(table.v2p)),
-            fitting,
-            table.out.stride(0),
-        )
-        return programs if width > 0 else 0, told  # of a table without columns nothing is counted
-
-    def filled(fitting: int, table: SecondTable) -> tuple[int, tuple[int, ...]]:
-        """Return the programs of a table, and what write_filled is told of it."""
-        height, width = table.out.shape
-        tiles = height * -(-width // grid.block)
-        programs = min(tiles, half.most)
-        told = height, width, fitting, table.out.stride(0), table.v2p.shape[0] - 1, tiles, reciprocal_of(height)
-        return programs, (*told, programs % height, programs // height)
 
     def read_tables(
         request_table: torch.Tensor,
@@ -219,10 +204,14 @@ def plan_beside(spec: ReadTableSpec, device: torch.device, options: LaunchOption
         given: list[Any] = []
         told: list[tuple[int, tuple[int, ...]]] = []
         for table in tables:
-            fitting = min(table.out.shape[1] * unit, tokens)
-            given += [table.v2p, table.out]
-            given += [lost if table.state is None else table.state, seq_lens if table.starts is None else table.starts]
-            told.append(filled(fitting, table) if sink else rows(bs, seq_len_delta, fitting, table))
+            width = table.out.shape[1]
+            fitting = min(width * unit, tokens)
+            given += pointed(table, seq_lens, lost)
+            if sink:
+                told.append(deal_tiles(half, fitting, table))
+            else:
+                programs, numbers = share_rows(half, bs, seq_len_delta, fitting, table)
+                told.append((programs if width > 0 else 0, numbers))  # without columns nothing is counted
         (programs, first), (more, then) = told
         kernel(
             programs + more,

@@ -8,7 +8,7 @@ import triton.language as tl
 from pagebind.operation import LaunchOptions
 from pagebind.ops.bind import BindSpec
 
-from pagebind_triton.guards import BAD_BIND, HOLE, SINK, TOMBSTONE, count, zeros
+from pagebind_triton.guards import BAD_BIND, HOLE, SINK, TOMBSTONE, count, wait_for_previous, zeros
 from pagebind_triton.launch import PlannedLaunch, Variant, nowhere, plan_grid
 
 
@@ -64,8 +64,11 @@ def bind_kernel(
     num_physical: tl.int64,
     COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Bind each pair that may be bound."""
+    if DEPENDENT:
+        wait_for_previous()
     step = tl.num_programs(0).to(tl.int64) * BLOCK
     bad = zeros(BLOCK)
     for first in range(tl.program_id(0).to(tl.int64) * BLOCK, n, step):

@@ -16,6 +16,8 @@ import torch
 import triton
 import triton.language as tl
 from pagebind.operation import INT32_MAX, LaunchOptions
+from pagebind.ops.beside import SecondTable
+from pagebind.ops.read_stream import ReadStreamSpec
 from pagebind.ops.read_table import ReadTableSpec
 
 from pagebind_triton.guards import HOLE, SINK, TOMBSTONE
@@ -46,7 +48,13 @@ def pointers(spec: ReadTableSpec) -> Sequence[torch.dtype]:
     return [spec.row_dtype, lengths, torch.int32, spec.index_dtype, spec.out_dtype, torch.int64, lengths]
 
 
-def constants(spec: ReadTableSpec, options: LaunchOptions) -> dict[str, int]:
+def pointed(table: SecondTable, seq_lens: torch.Tensor, lost: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return what the last four of them point to; without starts nobody reads them, without a state counts are lost."""
+    v2p, out, starts, state = table
+    return v2p, out, lost if state is None else state, seq_lens if starts is None else starts
+
+
+def constants(spec: ReadTableSpec | ReadStreamSpec, options: LaunchOptions) -> dict[str, int]:
     """Return the constants that those kernels share."""
     return {
         "PAGE_SIZE": spec.page_size,
@@ -151,12 +159,6 @@ def tile_entries(
         offset = held % PAGE_SIZE if TOKEN_FORM else offsets(column, PAGE_SIZE, BLOCK) % PAGE_SIZE
         entry = tl.where(physical >= 0, entry * PAGE_SIZE + offset.to(tl.int64), SINK)
     return entry, page > last_id
-
-
-@triton.jit
-def highest_id(num_virtual: tl.tensor) -> tl.tensor:
-    """Return the highest id of a table, as far as an int32 can name it; int32."""
-    return tl.minimum(num_virtual - 1, 2**31 - 1).to(tl.int32)
 
 
 @triton.jit

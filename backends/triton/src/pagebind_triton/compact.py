@@ -20,7 +20,18 @@ from pagebind.ops.compact import CompactSpec, Side
 from pagebind.words import PageTables
 
 from pagebind_triton.bind import bind_pairs
-from pagebind_triton.guards import COUNT_MISMATCH, EPOCH, HOLE_TOP, SEAT, SINK, TOMBSTONE, WATERMARK, count, zero
+from pagebind_triton.guards import (
+    COUNT_MISMATCH,
+    EPOCH,
+    HOLE_TOP,
+    SEAT,
+    SINK,
+    TOMBSTONE,
+    WATERMARK,
+    count,
+    wait_for_previous,
+    zero,
+)
 from pagebind_triton.launch import WARP, PlannedLaunch, Variant, plan_grid
 from pagebind_triton.span import chain_of, read_span
 from pagebind_triton.unbind import unbind_ids
@@ -68,8 +79,11 @@ def pick_moves_kernel(
     CHAINED: tl.constexpr,
     COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Pair live pages of the band with holes outside it, take the band and these holes away; or refuse. One program."""
+    if DEPENDENT:
+        wait_for_previous()
     element = sources.dtype.element_ty
     holes = tl.load(state + HOLE_TOP)
     seat = tl.load(state + SEAT)
@@ -158,8 +172,11 @@ def move_pages_kernel(
     num_physical: tl.int64,
     PAGE_WORDS: tl.constexpr,  # even
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Rebind the pages that move, and copy their words; no page is both a source and a target."""
+    if DEPENDENT:
+        wait_for_previous()
     program = tl.program_id(0).to(tl.int64)
     programs = tl.num_programs(0).to(tl.int64)
     picked = tl.load(moves)

@@ -27,6 +27,7 @@ from pagebind_triton.guards import (
     few,
     page_of,
     pages_for,
+    wait_for_previous,
     within,
     zero,
     zeros,
@@ -55,8 +56,11 @@ def count_evicted_kernel(
     PART: tl.constexpr,
     COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Count the pages to free of every lane, sum them up, and move the first pages of their rows."""
+    if DEPENDENT:
+        wait_for_previous()
     total = zero()
     clipped = zeros(BLOCK)
     bad_row = zeros(BLOCK)
@@ -142,8 +146,11 @@ def evict_kernel(
     TOKEN_FORM: tl.constexpr,
     COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Unbind the counted pages and push what was released."""
+    if DEPENDENT:
+        wait_for_previous()
     programs = tl.num_programs(0).to(tl.int64)
     program = tl.program_id(0).to(tl.int64)
     holes = within(tl.load(state + HOLE_TOP), 0, num_physical)

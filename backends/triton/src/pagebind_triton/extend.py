@@ -17,7 +17,7 @@ from pagebind.ops.extend import ExtendSpec
 from pagebind.ops.read_table import table_tokens
 from pagebind.words import PageTables
 
-from pagebind_triton.alloc import alloc_variants, lanes_each
+from pagebind_triton.alloc import alloc_variants, take_pages
 from pagebind_triton.guards import (
     BAD_ID,
     BAD_ROW,
@@ -28,12 +28,12 @@ from pagebind_triton.guards import (
     count_mismatch,
     page_of,
     pages_for,
+    wait_for_previous,
     within,
     zero,
     zeros,
 )
 from pagebind_triton.launch import NO_COUNT, PlannedLaunch, Variant, plan_grid
-from pagebind_triton.span import chain_of
 from pagebind_triton.write_new import write_new_kernel
 
 
@@ -59,8 +59,11 @@ def count_new_kernel(
     TOKEN_FORM: tl.constexpr,
     COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Count the new pages of every lane and sum them up; look up the page that its first tokens fall into."""
+    if DEPENDENT:
+        wait_for_previous()
     total = zero()
     clipped = zeros(BLOCK)
     bad_row = zeros(BLOCK)
@@ -156,14 +159,12 @@ def plan(spec: ExtendSpec, device: torch.device, options: LaunchOptions) -> Plan
         new_ids: torch.Tensor | None = None,
         new_pages: torch.Tensor | None = None,
     ) -> None:
-        v2p, p2v, virtual_stack, hole_stack, state = tables[:5]
-        chain, sub_pools, place = chain_of(tables)
+        v2p = tables.v2p
         bs = req_rows.shape[0]
         num_rows, _ = request_table.shape
         tokens = table_tokens(spec.form, spec.page_size, request_table)
         stride = request_table.stride(0)
         capacity = slots.shape[0]
-        num_virtual = v2p.shape[0] - 1
         count_new(
             1,
             request_table,
@@ -174,35 +175,16 @@ def plan(spec: ExtendSpec, device: torch.device, options: LaunchOptions) -> Plan
             offsets,
             held,
             held_physical,
-            state,
+            tables.state,
             bs,
             num_rows,
             tokens,
             stride,
             capacity,
-            num_virtual,
+            v2p.shape[0] - 1,
             NO_COUNT if pages is None else pages,
         )
-        expected = min(room, capacity)
-        programs = grid.lanes(expected)
-        takes[tables.chain is not None](
-            programs,
-            v2p,
-            p2v,
-            virtual_stack,
-            hole_stack,
-            state,
-            chain,
-            ids,
-            taken_pages,
-            offsets,
-            room,
-            lanes_each(expected, programs, grid.block),
-            num_virtual,
-            p2v.shape[0] - 1,
-            sub_pools,
-            place,
-        )
+        take_pages(takes, grid, tables, ids, taken_pages, offsets, room, min(room, capacity))
         programs, shared = grid.rows(bs, capacity)
         write_new(
             programs,

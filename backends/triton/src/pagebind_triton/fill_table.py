@@ -11,21 +11,22 @@ import torch
 import triton
 import triton.language as tl
 from pagebind.operation import LaunchOptions
+from pagebind.ops.beside import SecondTable
 from pagebind.ops.read_table import ReadTableSpec, table_tokens
 
 from pagebind_triton.build import (
     by_thread,
     constants,
     count_cells,
-    highest_id,
+    pointed,
     pointers,
     quotient,
     reciprocal_of,
     tile_entries,
     tile_ids,
 )
-from pagebind_triton.guards import BAD_ID, BAD_ROW, CLIPPED, count
-from pagebind_triton.lanes import open_lane
+from pagebind_triton.guards import BAD_ID, BAD_ROW, CLIPPED, count, wait_for_previous
+from pagebind_triton.lanes import last_id_of, open_lane
 from pagebind_triton.launch import Grid, PlannedLaunch, Variant, nowhere
 
 
@@ -38,15 +39,15 @@ def write_filled(
     out: tl.tensor,  # [rows, width], int32 or int64; written
     state: tl.tensor,  # [32], int64
     starts: tl.tensor,  # [bs], as seq_lens; tokens; read with WINDOWED
+    num_rows: tl.tensor,
+    request_stride: tl.tensor,
     bs: tl.tensor,
+    seq_len_delta: tl.tensor,
     rows: tl.tensor,
     width: tl.tensor,
     fitting: tl.tensor,  # tokens that fit both tables
-    num_rows: tl.tensor,
-    request_stride: tl.tensor,
     out_stride: tl.tensor,
-    num_virtual: tl.tensor,
-    seq_len_delta: tl.tensor,
+    last_id: tl.tensor,  # of the table
     tiles: tl.tensor,  # of all rows
     reciprocal: tl.tensor,  # of rows
     rows_on: tl.tensor,  # how many rows, and tiles of a row, a program's next tile is further on
@@ -64,7 +65,7 @@ def write_filled(
     """Write the entries of every lane's valid extent, and the sink everywhere else: rows are equally long."""
     tile = quotient(program, reciprocal)
     row_of_out = program - tile * rows
-    last_id = highest_id(num_virtual)
+    last_id = last_id.to(tl.int32)
     at = tl.arange(0, BLOCK)
     past = by_thread(at < 0, BLOCK)
     for _ in range(program, tiles, programs):
@@ -103,15 +104,15 @@ def fill_table_kernel(
     out: tl.tensor,  # [rows, width], int32 or int64; written
     state: tl.tensor,  # [32], int64
     starts: tl.tensor,  # [bs], as seq_lens; tokens; read with WINDOWED
+    num_rows: tl.int64,
+    request_stride: tl.int64,
     bs: tl.int64,
+    seq_len_delta: tl.int64,
     rows: tl.int64,
     width: tl.int64,
     fitting: tl.int64,  # tokens that fit both tables
-    num_rows: tl.int64,
-    request_stride: tl.int64,
     out_stride: tl.int64,
-    num_virtual: tl.int64,
-    seq_len_delta: tl.int64,
+    last_id: tl.int64,  # of the table
     tiles: tl.int64,  # of all rows
     reciprocal: tl.int64,  # of rows
     rows_on: tl.int64,  # how many rows, and tiles of a row, a program's next tile is further on
@@ -123,14 +124,26 @@ def fill_table_kernel(
     WINDOWED: tl.constexpr,
     COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Write the entries of every lane's valid extent, and the sink everywhere else."""
+    if DEPENDENT:
+        wait_for_previous()
     write_filled(
         req_rows, seq_lens, request_table, v2p, out, state, starts,
-        bs, rows, width, fitting, num_rows, request_stride, out_stride, num_virtual, seq_len_delta,
+        num_rows, request_stride, bs, seq_len_delta, rows, width, fitting, out_stride, last_id,
         tiles, reciprocal, rows_on, tiles_on, tl.program_id(0), tl.num_programs(0),
         PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, WINDOWED, COUNT, BLOCK,
     )  # fmt: skip
+
+
+def deal_tiles(grid: Grid, fitting: int, table: SecondTable) -> tuple[int, tuple[int, ...]]:
+    """Return the programs of a table, and what `write_filled` is told of it: from rows to tiles_on."""
+    rows, width = table.out.shape
+    tiles = rows * -(-width // grid.block)
+    programs = min(tiles, grid.most)
+    told = rows, width, fitting, table.out.stride(0), last_id_of(table.v2p), tiles, reciprocal_of(rows)
+    return programs, (*told, programs % rows, programs // rows)
 
 
 def plan_fill(spec: ReadTableSpec, device: torch.device, options: LaunchOptions, grid: Grid) -> PlannedLaunch:
@@ -151,31 +164,10 @@ def plan_fill(spec: ReadTableSpec, device: torch.device, options: LaunchOptions,
         seq_len_delta: int = 0,
         state: torch.Tensor | None = None,
     ) -> None:
-        rows, width = out.shape
-        tiles = rows * -(-width // grid.block)
-        programs = min(tiles, grid.most)
-        kernel(
-            programs,
-            req_rows,
-            seq_lens,
-            request_table,
-            v2p,
-            out,
-            lost if state is None else state,
-            seq_lens if starts is None else starts,
-            req_rows.shape[0],
-            rows,
-            width,
-            min(width * unit, table_tokens(spec.form, spec.page_size, request_table)),
-            request_table.shape[0],
-            request_table.stride(0),
-            out.stride(0),
-            v2p.shape[0] - 1,
-            seq_len_delta,
-            tiles,
-            reciprocal_of(rows),
-            programs % rows,
-            programs // rows,
-        )
+        table = SecondTable(v2p, out, starts, state)
+        fitting = min(out.shape[1] * unit, table_tokens(spec.form, spec.page_size, request_table))
+        programs, told = deal_tiles(grid, fitting, table)
+        lanes = request_table.shape[0], request_table.stride(0), req_rows.shape[0], seq_len_delta
+        kernel(programs, req_rows, seq_lens, request_table, *pointed(table, seq_lens, lost), *lanes, *told)
 
     return PlannedLaunch(fill_table, [kernel], device)

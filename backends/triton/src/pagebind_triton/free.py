@@ -10,8 +10,8 @@ from pagebind.ops.free import FreeSpec
 from pagebind.words import PageTables
 
 from pagebind_triton.gaps import push, settle
-from pagebind_triton.guards import EPOCH, HOLE, HOLE_TOP, SINK, VIRTUAL_TOP, few, within, zero
-from pagebind_triton.launch import NO_COUNT, PlannedLaunch, Variant, plan_grid
+from pagebind_triton.guards import EPOCH, HOLE, HOLE_TOP, SINK, VIRTUAL_TOP, few, wait_for_previous, within, zero
+from pagebind_triton.launch import NO_COUNT, Grid, PlannedLaunch, Variant, plan_grid
 from pagebind_triton.unbind import unbind_ids
 
 
@@ -33,8 +33,11 @@ def free_kernel(
     BORROWED: tl.constexpr,
     COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Unbind every id that is bound and push what was released."""
+    if DEPENDENT:
+        wait_for_previous()
     programs = tl.num_programs(0).to(tl.int64)
     program = tl.program_id(0).to(tl.int64)
     step = programs * BLOCK
@@ -108,6 +111,23 @@ def free_variant(
     )
 
 
+def give_back(
+    kernel: Variant,
+    grid: Grid,
+    tables: PageTables,
+    ids: torch.Tensor,
+    freed: torch.Tensor,
+    asked: torch.Tensor,
+    n: int,
+    pages: int | None,
+) -> None:
+    """Launch the kernel of `free_variant` for n ids at most."""
+    v2p, p2v, virtual_stack, hole_stack, state = tables[:5]
+    expected = NO_COUNT if pages is None else pages
+    sizes = n, expected, v2p.shape[0] - 1, p2v.shape[0] - 1
+    kernel(grid.lanes(n), ids, v2p, p2v, virtual_stack, hole_stack, state, freed, asked, *sizes)
+
+
 def plan(spec: FreeSpec, device: torch.device, options: LaunchOptions) -> PlannedLaunch:
     """Plan a free: one kernel, one variant."""
     grid = plan_grid(device, options)
@@ -122,22 +142,6 @@ def plan(spec: FreeSpec, device: torch.device, options: LaunchOptions) -> Planne
     )
 
     def free(ids: torch.Tensor, tables: PageTables, *, freed: torch.Tensor, pages: int | None = None) -> None:
-        v2p, p2v, virtual_stack, hole_stack, state = tables[:5]
-        n = ids.shape[0]
-        kernel(
-            grid.lanes(n),
-            ids,
-            v2p,
-            p2v,
-            virtual_stack,
-            hole_stack,
-            state,
-            freed,
-            state,
-            n,
-            NO_COUNT if pages is None else pages,
-            v2p.shape[0] - 1,
-            p2v.shape[0] - 1,
-        )
+        give_back(kernel, grid, tables, ids, freed, tables.state, ids.shape[0], pages)
 
     return PlannedLaunch(free, [kernel], device)

@@ -6,6 +6,14 @@ import triton
 import triton.language as tl
 from pagebind import operation, words
 
+try:
+    from triton.language.extra.cuda import gdc_wait
+except ImportError:  # an older Triton, which has no dependent launches
+    gdc_wait = None
+
+wait_for_previous = gdc_wait
+"""The first statement of every kernel that is launched before the grid ahead of it has ended."""
+
 SINK = tl.constexpr(words.SINK)
 TOMBSTONE = tl.constexpr(words.TOMBSTONE)
 HOLE = tl.constexpr(words.HOLE)

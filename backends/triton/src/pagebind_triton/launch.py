@@ -17,6 +17,8 @@ from pagebind.errors import CaptureError
 from pagebind.operation import LaunchOptions
 from pagebind.words import new_state
 
+from pagebind_triton.interpreted import patched_once
+
 POINTERS = {torch.int32: "*i32", torch.int64: "*i64"}
 
 # A GPU's launch: 512 cells and 8 warps a program, about 1,024 programs where rows are shared out (H100 and H200).
@@ -25,6 +27,9 @@ GPU_BLOCK, GPU_SPLIT, GPU_MOST = 512, 1024, 16384
 CPU_BLOCK, CPU_PROGRAMS = 16, 4
 WARP = 32
 MOST_WARPS = 8
+
+DEPENDENT_LAUNCH = (9, 0)
+"""The first compute capability with programmatic dependent launches."""
 
 NO_COUNT = -1
 """Stands for the host's page count where it has none."""
@@ -80,10 +85,24 @@ def plan_grid(
     return Grid(1 << (max(block, 1).bit_length() - 1), split, most)
 
 
+def is_dependent(device: torch.device) -> bool:
+    """Return whether kernels are launched while the grid ahead of them in the stream still ends.
+
+    They begin with `wait_for_previous`, and read and write nothing before it. Of that grid nothing is asked, and a
+    kernel behind ours starts when ours has ended, as ever. Triton calls it programmatic dependent launch.
+    """
+    if device.type != "cuda":
+        return False
+    from pagebind_triton.guards import wait_for_previous
+
+    return wait_for_previous is not None and torch.cuda.get_device_capability(device) >= DEPENDENT_LAUNCH
+
+
 class Variant:
     """A kernel whose pointer types and constants are fixed. Parameters: pointers, then int64 scalars, then constants.
 
-    `pointers` are the dtypes of the pointer parameters in order, `constants` the values of the `tl.constexpr` ones.
+    `pointers` are the dtypes of the pointer parameters in order, `constants` the values of the `tl.constexpr` ones but
+    the last, DEPENDENT, which is the device's.
     """
 
     __slots__ = (
@@ -105,6 +124,7 @@ class Variant:
         self, kernel: Any, pointers: Sequence[torch.dtype], constants: Mapping[str, int], device: torch.device
     ) -> None:
         names: list[str] = list(kernel.arg_names)
+        constants = {**constants, "DEPENDENT": int(is_dependent(device))}
         scalars = names[len(pointers) : len(names) - len(constants)]
         if names[len(names) - len(constants) :] != list(constants):
             raise TypeError(f"{kernel.__name__} takes the constants {names}, not {list(constants)}")
@@ -121,6 +141,11 @@ class Variant:
         self._function: Any = None
         self._metadata: Any = None
         self._stream: Callable[[int], int] | None = None
+
+    @property
+    def options(self) -> dict[str, int | bool]:
+        """Return how Triton compiles the kernel and launches it."""
+        return {"num_warps": self.warps, "launch_pdl": bool(self.constants["DEPENDENT"])}
 
     @property
     def ready(self) -> bool:
@@ -147,7 +172,7 @@ class Variant:
         if compiled is None:
             with torch.cuda.device(self._device):
                 target = driver.active.get_current_target()
-                compiled = triton.compile(self.source(), target=target, options={"num_warps": self.warps})
+                compiled = triton.compile(self.source(), target=target, options=self.options)
                 compiled.run  # noqa: B018  # loads the binary, which a capture would not survive
             _compiled[self._key] = compiled
         self._stream = torch._C._cuda_getCurrentRawStream
@@ -162,7 +187,8 @@ class Variant:
         """
         stream_of = self._stream
         if stream_of is None:
-            self._run[(programs,)](*arguments, **self.constants)
+            with patched_once():
+                self._run[(programs,)](*arguments, **self.constants)
             return
         split = self._num_pointers
         given = (

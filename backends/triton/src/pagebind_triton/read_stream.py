@@ -9,7 +9,7 @@ from pagebind.operation import LaunchOptions
 from pagebind.ops.read_stream import ReadStreamSpec
 from pagebind.ops.read_table import table_tokens
 
-from pagebind_triton.build import highest_id, tile_entries, tile_ids
+from pagebind_triton.build import constants, tile_entries, tile_ids
 from pagebind_triton.guards import (
     BAD_ID,
     BAD_ROW,
@@ -18,10 +18,12 @@ from pagebind_triton.guards import (
     count,
     pages_for,
     share_of_rows,
+    wait_for_previous,
     within,
     zero,
     zeros,
 )
+from pagebind_triton.lanes import last_id_of
 from pagebind_triton.launch import PlannedLaunch, Variant, nowhere, plan_grid
 
 
@@ -40,7 +42,7 @@ def read_stream_kernel(
     num_rows: tl.int64,
     tokens: tl.int64,  # of a row of the request table
     request_stride: tl.int64,
-    num_virtual: tl.int64,
+    last_id: tl.int64,  # of the page table
     capacity: tl.int64,
     width: tl.int64,
     table_stride: tl.int64,
@@ -51,16 +53,19 @@ def read_stream_kernel(
     TOKEN_FORM: tl.constexpr,
     TOKEN_GRAIN: tl.constexpr,
     WINDOWED: tl.constexpr,
-    WITH_TABLE: tl.constexpr,
     COUNT: tl.constexpr,
+    WITH_TABLE: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Write every lane's items."""
+    if DEPENDENT:
+        wait_for_previous()
     first_lane, part, step = share_of_rows(shared)
     clipped = zero()
     bad_row = zero()
     past = zeros(BLOCK)
-    last_id = highest_id(num_virtual)
+    last_id = last_id.to(tl.int32)
     for lane in range(first_lane, bs, step):
         row = tl.load(req_rows + lane).to(tl.int64)
         good = (row >= 0) & (row < num_rows)
@@ -126,16 +131,7 @@ def plan(spec: ReadStreamSpec, device: torch.device, options: LaunchOptions) -> 
             spec.out_dtype,
             torch.int64,
         ],
-        {
-            "PAGE_SIZE": spec.page_size,
-            "MULTIPLIER": spec.multiplier,
-            "TOKEN_FORM": spec.form == "token",
-            "TOKEN_GRAIN": spec.granularity == "token",
-            "WINDOWED": spec.windowed,
-            "WITH_TABLE": spec.with_table,
-            "COUNT": options.count,
-            "BLOCK": grid.block,
-        },
+        constants(spec, options) | {"WITH_TABLE": spec.with_table, "BLOCK": grid.block},
         device,
     )
 
@@ -169,7 +165,7 @@ def plan(spec: ReadStreamSpec, device: torch.device, options: LaunchOptions) -> 
             request_table.shape[0],
             table_tokens(spec.form, spec.page_size, request_table),
             request_table.stride(0),
-            v2p.shape[0] - 1,
+            last_id_of(v2p),
             out.shape[0],
             0 if table is None else table.shape[1],
             0 if table is None else table.stride(0),

@@ -9,14 +9,15 @@ import torch
 import triton
 import triton.language as tl
 from pagebind.operation import LaunchOptions
+from pagebind.ops.beside import SecondTable
 from pagebind.ops.read_table import ReadTableSpec, table_tokens
 
 from pagebind_triton.beside import plan_beside
-from pagebind_triton.build import MOST_LANES, constants, lane_constants, pointers, reciprocal_of
+from pagebind_triton.build import MOST_LANES, constants, lane_constants, pointed, pointers
 from pagebind_triton.fill_table import plan_fill
-from pagebind_triton.lanes import last_id_of, pair
+from pagebind_triton.guards import wait_for_previous
 from pagebind_triton.launch import PlannedLaunch, Variant, nowhere, plan_grid
-from pagebind_triton.write_rows import write_rows
+from pagebind_triton.write_rows import share_rows, write_rows
 
 # Cells of a program, and programs that a GPU runs at once: 4 to 8 on each of the 132 multiprocessors of an H200.
 GPU_BLOCK, GPU_SPLIT, GPU_MOST = 1024, 528, 1056
@@ -35,9 +36,9 @@ def read_table_kernel(
     abreast_and_done: tl.int64,  # lanes that have programs of their own, programs of each of them
     bs_and_last_id: tl.int64,  # the highest id of the table
     fitting: tl.int64,  # tokens that fit both tables
+    out_stride: tl.int64,
     num_rows: tl.int64,
     request_stride: tl.int64,
-    out_stride: tl.int64,
     PAGE_SIZE: tl.constexpr,
     MULTIPLIER: tl.constexpr,
     TOKEN_FORM: tl.constexpr,
@@ -47,11 +48,14 @@ def read_table_kernel(
     LANES: tl.constexpr,
     WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Write the entries of every lane's valid extent."""
+    if DEPENDENT:
+        wait_for_previous()
     write_rows(
         req_rows, seq_lens, request_table, v2p, out, state, starts,
-        reciprocal_and_delta, abreast_and_done, bs_and_last_id, fitting, num_rows, request_stride, out_stride,
+        reciprocal_and_delta, abreast_and_done, bs_and_last_id, fitting, out_stride, num_rows, request_stride,
         tl.program_id(0), tl.num_programs(0),
         PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, WINDOWED, COUNT, LANES, WIDE, BLOCK,
     )  # fmt: skip
@@ -99,25 +103,10 @@ def plan(spec: ReadTableSpec, device: torch.device, options: LaunchOptions) -> P
                     state=state,
                 )
             return
-        width = out.shape[1]
-        programs, done = grid.rows(bs, width)
-        abreast = programs // done
-        kernel(
-            programs,
-            req_rows,
-            seq_lens,
-            request_table,
-            v2p,
-            out,
-            lost if state is None else state,
-            seq_lens if starts is None else starts,
-            pair(reciprocal_of(abreast), seq_len_delta),
-            pair(abreast, done),
-            pair(bs, last_id_of(v2p)),
-            min(width * unit, table_tokens(spec.form, spec.page_size, request_table)),
-            request_table.shape[0],
-            request_table.stride(0),
-            out.stride(0),
-        )
+        table = SecondTable(v2p, out, starts, state)
+        fitting = min(out.shape[1] * unit, table_tokens(spec.form, spec.page_size, request_table))
+        programs, told = share_rows(grid, bs, seq_len_delta, fitting, table)
+        rows = request_table.shape[0], request_table.stride(0)
+        kernel(programs, req_rows, seq_lens, request_table, *pointed(table, seq_lens, lost), *told, *rows)
 
     return PlannedLaunch(read_table, [kernel], device)

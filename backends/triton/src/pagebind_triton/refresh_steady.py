@@ -5,6 +5,13 @@
 A launch of steady lanes takes as long as these loads, the fetch of its instructions and that of its arguments. So lanes
 are a thread each, numbers have 32 bits, the kernel takes them two in an argument, and nothing that is rare is done
 here: whatever is not found steady is judged anew. There a steady lane is found done.
+
+A batch is padded by lanes of row NOTHING. They are steady too, with the words of a lane without a row; so are rows of a
+table past its batch.
+
+Lanes are *several* that appended more columns, FEW at most. Where all are steady or several, their owners write what is
+left of them without a look at anything but lengths. FEW are no more than SMALL: a program that judges anew, because it
+saw another lane before that lane's owner wrote it, finds a several lane small, and leaves it to its owner.
 """
 
 from __future__ import annotations
@@ -14,7 +21,8 @@ import triton.language as tl
 from pagebind.operation import INT32_MAX
 from pagebind.ops.refresh_table import steady_span
 
-from pagebind_triton.guards import EPOCH
+from pagebind_triton.build import by_thread
+from pagebind_triton.guards import BAD_ID, EPOCH, count_lanes
 from pagebind_triton.lanes import high_half, low_half, pair
 from pagebind_triton.refresh import (
     BUILT_END,
@@ -22,6 +30,7 @@ from pagebind_triton.refresh import (
     BUILT_FIRST,
     BUILT_ROW,
     BUILT_WORDS,
+    NOTHING,
     VERSION,
     VERSION_WORDS,
     load_lane,
@@ -31,6 +40,11 @@ from pagebind_triton.refresh_cells import column_entries, column_ids
 
 FURTHEST = tl.constexpr(2**32 - 1)
 """A start that no lane below a span reaches, whatever the page size."""
+
+STEADY = tl.constexpr(0)
+SEVERAL = tl.constexpr(1)
+OTHER = tl.constexpr(2)
+"""What lanes are, and what a launch is: the highest of its lanes."""
 
 
 def narrow(
@@ -72,15 +86,20 @@ def write_steady(
     ALIGNED: tl.constexpr,
     ONCE: tl.constexpr,  # whether there are LANES rows at most
     OWNERS: tl.constexpr,
+    FEW: tl.constexpr,
     LANES: tl.constexpr,
-) -> tl.tensor:
-    """Write what steady lanes append, each of them by its owner; return whether a lane may be another one, as int32."""
+) -> tuple[tl.tensor, tl.tensor]:
+    """Write what steady lanes append, each of them by its owner.
+
+    Return what the lanes are, int32, and how many of the owner's have row NOTHING, as `by_thread` counts them.
+    """
     span = low_half(span_and_rows)
     rows = high_half(span_and_rows)
     bs = low_half(bs_and_last_id) if SINK_FILL else rows
     last_id = high_half(bs_and_last_id)
     epoch = tl.load((state + EPOCH).to(tl.pointer_type(tl.int32)))
-    others = (span == 0).to(tl.int32)
+    highest = tl.where(span == 0, OTHER, STEADY)
+    padded = by_thread(tl.arange(0, LANES) < 0, LANES)
     for base in range(0, LANES if ONCE else rows, LANES):
         lane = base + tl.arange(0, LANES)
         row, length, start = load_lane(req_rows, seq_lens, starts, lane, bs, WINDOWED)
@@ -93,11 +112,9 @@ def write_steady(
             row, length, start, low_half(num_rows_and_delta), high_half(num_rows_and_delta), span,
             PAGE_SIZE, TOKEN_GRAIN, WINDOWED,
         )  # fmt: skip
-        if SINK_FILL:
-            good = good & (lane < bs)
-            begin = tl.where(good, begin, 0)
-            end = tl.where(good, end, 0)
-        appends = good & (begin < end) & (was_end == end - 1)
+        nothing = row == NOTHING
+        appended = end.to(tl.uint32) - was_end.to(tl.uint32)
+        appends = (begin < end) & (appended - 1 < FEW)
         mine = (lane & (OWNERS - 1)) == tl.program_id(0)
         version = tl.load(versions + product(row, VERSION_WORDS) + VERSION, mask=good, other=0)
         live = version * 0
@@ -111,25 +128,74 @@ def write_steady(
         )
         # An id past the table is to be counted.
         same = (was_row == row) & (was_version == version) & (was_live == live) & (beyond == 0)
-        same = same & (appends | (was_end == end))
-        epoch_here = epoch
-        if SINK_FILL:
-            good = good | (lane >= bs)
-            epoch_here = tl.where(lane < bs, epoch, 0)
-        same = same & good & (was_epoch == epoch_here)
+        same = same & (appends | (was_end == end)) & (good | nothing) & (was_epoch == tl.where(nothing, 0, epoch))
         if WINDOWED and not SINK_FILL:
             same = same & ((was_first == begin) | ((was_first < begin) & (begin < end)))
         else:
             same = same & (was_first == begin)
         # The page is on its way meanwhile.
-        others = tl.maximum(others, tl.max(((lane < rows) & (same == 0)).to(tl.int32), 0))
+        kind = tl.where(same, (appended > 1).to(tl.int32), OTHER)
+        highest = tl.maximum(highest, tl.max(tl.where(lane < rows, kind, STEADY), 0))
+        padded += by_thread(nothing & mine & (lane < bs), LANES)
 
         cells = out + product(lane, high_half(strides))
         tl.store(cells + (end - 1), entries.to(out.dtype.element_ty), mask=appends & mine & same)
-        tl.store(words + BUILT_END, end, mask=appends & mine & same)
+        tl.store(words + BUILT_END, end, mask=appends & mine & same & (appended == 1))
         if WINDOWED and not SINK_FILL:
             tl.store(words + BUILT_FIRST, begin, mask=same & mine & (was_first < begin))
-    return others
+    return highest, padded
+
+
+@triton.jit
+def write_several(
+    request_table: tl.tensor,  # as write_steady takes them
+    req_rows: tl.tensor,
+    seq_lens: tl.tensor,
+    starts: tl.tensor,
+    v2p: tl.tensor,
+    out: tl.tensor,
+    built: tl.tensor,
+    state: tl.tensor,
+    span_and_rows: tl.tensor,
+    num_rows_and_delta: tl.tensor,
+    strides: tl.tensor,
+    bs_and_last_id: tl.tensor,
+    PAGE_SIZE: tl.constexpr,
+    MULTIPLIER: tl.constexpr,
+    TOKEN_FORM: tl.constexpr,
+    TOKEN_GRAIN: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    COUNT: tl.constexpr,
+    OWNERS: tl.constexpr,
+    OWN: tl.constexpr,
+    FEW: tl.constexpr,
+    LANES: tl.constexpr,
+) -> None:
+    """Write what several lanes of this program append but for the last column, which `write_steady` wrote."""
+    owned = tl.where(tl.program_id(0) < OWNERS, low_half(bs_and_last_id), 0)
+    for base in range(0, low_half(bs_and_last_id), LANES):
+        lane = (base + tl.program_id(0) + OWNERS * tl.arange(0, OWN))[:, None]
+        row, length, start = load_lane(req_rows, seq_lens, starts, lane, owned, WINDOWED)
+        good, begin, end = extent(
+            row, length, start, low_half(num_rows_and_delta), high_half(num_rows_and_delta), low_half(span_and_rows),
+            PAGE_SIZE, TOKEN_GRAIN, WINDOWED,
+        )  # fmt: skip
+        words = built + lane * BUILT_WORDS
+        was_end = tl.load(words + BUILT_END, mask=good, other=0)
+        # All threads have read where a lane ended before one of them notes where it does now.
+        tl.debug_barrier()
+        column = end - 2 - tl.arange(0, FEW)[None, :]
+        fresh = (column >= was_end) & (column >= begin)
+        ids = request_table + product(row, low_half(strides))
+        held = column_ids(ids, column, fresh, PAGE_SIZE, TOKEN_FORM, TOKEN_GRAIN)
+        entries, beyond = column_entries(
+            held, column, fresh, v2p, high_half(bs_and_last_id), PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN
+        )
+        cells = out + product(lane, high_half(strides))
+        tl.store(cells + column, entries.to(out.dtype.element_ty), mask=fresh)
+        tl.store(words + BUILT_END, end, mask=was_end < end)
+        if COUNT:
+            count_lanes(state, BAD_ID, beyond)
 
 
 @triton.jit
@@ -150,7 +216,7 @@ def extent(
     TOKEN_GRAIN: tl.constexpr,
     WINDOWED: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Return whether lanes have a row and fit; of those that do the extent, int32, 0 and 0 where it is empty."""
+    """Return whether lanes have a row and fit, and their extent, int32; 0 and 0 where it is empty or they do not."""
     if row.dtype == tl.int64:
         good = row.to(tl.uint64, bitcast=True) < num_rows.to(tl.uint64)
     else:
@@ -165,13 +231,13 @@ def extent(
     end = tokens if TOKEN_GRAIN else (tokens + (PAGE_SIZE - 1)) // PAGE_SIZE
     end = end.to(tl.int32)
     begin = end * 0
+    some = good
     if WINDOWED:
         first = tl.maximum(start, 0)
         if start.dtype == tl.int64:
             first = tl.minimum(first, FURTHEST)
         first = first.to(tl.uint32)
         first = first if TOKEN_GRAIN else first // PAGE_SIZE
-        some = first < end.to(tl.uint32)
+        some = good & (first < end.to(tl.uint32))
         begin = tl.where(some, first.to(tl.int32), 0)
-        end = tl.where(some, end, 0)
-    return good, begin, end
+    return good, begin, tl.where(some, end, 0)

@@ -1,6 +1,7 @@
 """refresh_table: bring a read table up to date by writing only what changed, in one launch.
 
-    steady lanes  as built, but for an appended column: the lane's owner, a program, writes it
+    steady lanes  as built, but for an appended column: the lane's owner, a program, writes it; so are padded lanes
+    several       a few columns are appended: where all other lanes are steady, the owner writes them next
     small lanes   few cells to change: the lane's owner writes them, and what was built, at once
     large lanes   their cells are shared out evenly to all programs; what was built is written by the last program,
                   after all have read what was before
@@ -22,14 +23,14 @@ from pagebind.operation import INT32_MAX, LaunchOptions
 from pagebind.ops.read_table import table_tokens
 from pagebind.ops.refresh_table import RefreshTableSpec
 
-from pagebind_triton.build import constants, count_cells, highest_id
-from pagebind_triton.guards import BAD_ID, TICKET, is_last
+from pagebind_triton.build import constants, count_cells
+from pagebind_triton.guards import BAD_ID, BAD_ROW, TICKET, is_last, wait_for_previous
 from pagebind_triton.lanes import last_id_of
 from pagebind_triton.launch import MOST_WARPS, WARP, Grid, PlannedLaunch, Variant, plan_grid
 from pagebind_triton.refresh import BUILT_WORDS, find, store_built
 from pagebind_triton.refresh_share import write_share
 from pagebind_triton.refresh_small import write_small
-from pagebind_triton.refresh_steady import narrow, write_steady
+from pagebind_triton.refresh_steady import OTHER, SEVERAL, STEADY, narrow, write_several, write_steady
 
 # One program fits each multiprocessor of an H200; it has 8 cells of a thread in flight where it writes large lanes.
 GPU_BLOCK, GPU_PROGRAMS = 2048, 132
@@ -96,7 +97,7 @@ def refresh_table_kernel(
     num_rows: tl.int64,
     request_stride: tl.int64,
     out_stride: tl.int64,
-    num_virtual: tl.int64,
+    last_id: tl.int64,  # of the table
     seq_len_delta: tl.int64,
     PAGE_SIZE: tl.constexpr,
     MULTIPLIER: tl.constexpr,
@@ -115,18 +116,32 @@ def refresh_table_kernel(
     LANES: tl.constexpr,
     WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Write steady lanes; if that is not all, every small lane; share out the large ones, if there are any."""
-    others = write_steady(
+    if DEPENDENT:
+        wait_for_previous()
+    highest, padded = write_steady(
         request_table, req_rows, seq_lens, starts, v2p, out, built, versions, live_pages, state,
         span_and_rows, num_rows_and_delta, strides, bs_and_last_id,
-        PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, WINDOWED, SINK_FILL, BORROWED, ALIGNED, ONCE, OWNERS, LANES,
+        PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, WINDOWED, SINK_FILL, BORROWED, ALIGNED, ONCE,
+        OWNERS, FEW, LANES,
     )  # fmt: skip
-    if others == 0:
+    if COUNT:
+        # Where lanes are judged anew they are counted there. In line: a jump to do it would wait for instructions.
+        count_cells(state, BAD_ROW, tl.where(highest == OTHER, 0, padded))
+    if highest == STEADY:
         return
     tl.debug_barrier()  # what an owner noted of its steady lanes is read below
+    if highest == SEVERAL:
+        write_several(
+            request_table, req_rows, seq_lens, starts, v2p, out, built, state,
+            span_and_rows, num_rows_and_delta, strides, bs_and_last_id,
+            PAGE_SIZE, MULTIPLIER, TOKEN_FORM, TOKEN_GRAIN, WINDOWED, COUNT, OWNERS, OWN, FEW, LANES,
+        )  # fmt: skip
+        return
     programs = tl.num_programs(0)
-    last_id = highest_id(num_virtual)
+    last_id = last_id.to(tl.int32)
     large = write_small(
         request_table, req_rows, seq_lens, starts, v2p, out, built, versions, live_pages,
         state, bs, rows, width, fitting, num_rows, request_stride, out_stride, last_id, seq_len_delta,
@@ -201,7 +216,7 @@ def plan(spec: RefreshTableSpec, device: torch.device, options: LaunchOptions) -
         starts: torch.Tensor | None = None,
         seq_len_delta: int = 0,
     ) -> None:
-        bs, num_rows, num_virtual = req_rows.shape[0], request_table.shape[0], v2p.shape[0] - 1
+        bs, num_rows, last_id = req_rows.shape[0], request_table.shape[0], last_id_of(v2p)
         out_rows, width = out.shape
         rows = out_rows if sink else bs
         fitting = min(width * unit, table_tokens(spec.form, spec.page_size, request_table))
@@ -218,14 +233,14 @@ def plan(spec: RefreshTableSpec, device: torch.device, options: LaunchOptions) -
             out,
             seq_lens if starts is None else starts,
             versions if first is None else first,
-            *narrow(bs, rows, num_rows, fitting, seq_len_delta, strides, last_id_of(v2p), sizes.lanes),
+            *narrow(bs, rows, num_rows, fitting, seq_len_delta, strides, last_id, sizes.lanes),
             bs,
             rows,
             width,
             fitting,
             num_rows,
             *strides,
-            num_virtual,
+            last_id,
             seq_len_delta,
         )
 

@@ -11,7 +11,7 @@ from pagebind.ops.touch import VERSION as VERSION_WORD
 from pagebind.ops.touch import VERSION_WORDS as WORDS
 from pagebind.ops.touch import TouchSpec
 
-from pagebind_triton.guards import BAD_ROW, HOLE, count, within, zeros
+from pagebind_triton.guards import BAD_ROW, HOLE, count, wait_for_previous, within, zeros
 from pagebind_triton.launch import PlannedLaunch, Variant, nowhere, plan_grid
 
 VERSION_WORDS = tl.constexpr(WORDS)
@@ -30,8 +30,11 @@ def touch_kernel(
     num_rows: tl.int64,
     COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Raise the version of every lane's row, and note where it changed."""
+    if DEPENDENT:
+        wait_for_previous()
     bad = zeros(BLOCK)
     step = tl.num_programs(0).to(tl.int64) * BLOCK
     for first in range(tl.program_id(0).to(tl.int64) * BLOCK, bs, step):

@@ -8,7 +8,18 @@ import triton.language as tl
 from pagebind.operation import LaunchOptions
 from pagebind.ops.translate import TranslateSpec
 
-from pagebind_triton.guards import BAD_ID, HOLE, SINK, TOMBSTONE, count, page_of, share_of_rows, zero, zeros
+from pagebind_triton.guards import (
+    BAD_ID,
+    HOLE,
+    SINK,
+    TOMBSTONE,
+    count,
+    page_of,
+    share_of_rows,
+    wait_for_previous,
+    zero,
+    zeros,
+)
 from pagebind_triton.launch import PlannedLaunch, Variant, nowhere, plan_grid
 
 
@@ -32,8 +43,11 @@ def translate_kernel(
     RANK: tl.constexpr,
     COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Write the entry of every id."""
+    if DEPENDENT:
+        wait_for_previous()
     first_lane, part, step = share_of_rows(shared)
     past = zeros(BLOCK)
     for row in range(first_lane, rows, step):

@@ -19,7 +19,7 @@ from pagebind.ops.read_table import table_tokens
 from pagebind.ops.truncate import TruncateSpec
 from pagebind.words import PageTables
 
-from pagebind_triton.free import free_variant
+from pagebind_triton.free import free_variant, give_back
 from pagebind_triton.guards import (
     BAD_ROW,
     CLIPPED,
@@ -29,6 +29,7 @@ from pagebind_triton.guards import (
     page_of,
     pages_for,
     share_of_rows,
+    wait_for_previous,
     within,
     zero,
     zeros,
@@ -52,8 +53,11 @@ def count_tails_kernel(
     KEEPS: tl.constexpr,
     COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Count the pages to free of every lane and sum them up."""
+    if DEPENDENT:
+        wait_for_previous()
     total = zero()
     clipped = zeros(BLOCK)
     bad_row = zeros(BLOCK)
@@ -104,8 +108,11 @@ def cut_tails_kernel(
     KEEPS: tl.constexpr,
     EMPTIES: tl.constexpr,  # clear the kept tokens' cells too
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """List the virtual pages to free and clear the cells of what the row loses."""
+    if DEPENDENT:
+        wait_for_previous()
     first_lane, part, step = share_of_rows(shared)
     for lane in range(first_lane, bs, step):
         row = tl.load(req_rows + lane).to(tl.int64)
@@ -181,13 +188,12 @@ def plan_cut(
         freed: torch.Tensor,
         pages: int | None,
     ) -> None:
-        v2p, p2v, virtual_stack, hole_stack, state = tables[:5]
         bs = req_rows.shape[0]
         num_rows, width = request_table.shape
         tokens = table_tokens(spec.form, spec.page_size, request_table)
         capacity = freed.shape[0]
         expected = NO_COUNT if pages is None else pages
-        count_tails(1, req_rows, seq_lens, keep_lens, offsets, state, bs, num_rows, tokens, capacity, expected)
+        count_tails(1, req_rows, seq_lens, keep_lens, offsets, tables.state, bs, num_rows, tokens, capacity, expected)
         programs, shared = grid.rows(bs, width)
         cut_tails(
             programs,
@@ -204,21 +210,7 @@ def plan_cut(
             capacity,
             shared,
         )
-        free(
-            grid.lanes(capacity),
-            listed,
-            v2p,
-            p2v,
-            virtual_stack,
-            hole_stack,
-            state,
-            freed,
-            offsets,
-            capacity,
-            NO_COUNT,  # the first launch compares what is asked
-            v2p.shape[0] - 1,
-            p2v.shape[0] - 1,
-        )
+        give_back(free, grid, tables, listed, freed, offsets, capacity, None)  # the first launch compares what is asked
 
     return cut, [count_tails, cut_tails, free]
 

@@ -8,7 +8,7 @@ import triton.language as tl
 from pagebind.operation import LaunchOptions
 from pagebind.ops.unbind import UnbindSpec
 
-from pagebind_triton.guards import BAD_FREE, DOUBLE_FREE, HOLE, SINK, TOMBSTONE, count, few
+from pagebind_triton.guards import BAD_FREE, DOUBLE_FREE, HOLE, SINK, TOMBSTONE, count, few, wait_for_previous
 from pagebind_triton.launch import PlannedLaunch, Variant, nowhere, plan_grid
 
 
@@ -68,8 +68,11 @@ def unbind_kernel(
     num_physical: tl.int64,
     COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Unbind every id that is bound."""
+    if DEPENDENT:
+        wait_for_previous()
     step = tl.num_programs(0).to(tl.int64) * BLOCK
     doubles = few(BLOCK)
     bads = few(BLOCK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pagebind_triton.guards import HOLE, SINK, pages_for, share_of_rows, within
+from pagebind_triton.guards import HOLE, SINK, pages_for, share_of_rows, wait_for_previous, within
 
 
 @triton.jit
@@ -61,8 +61,11 @@ def write_new_kernel(
     TOKEN_FORM: tl.constexpr,
     EMITS: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Write the new tokens' slots, and their ids or the new pages' ones; tell what was taken."""
+    if DEPENDENT:
+        wait_for_previous()
     first_lane, part, step = share_of_rows(shared)
     for lane in range(first_lane, bs, step):
         row = tl.load(req_rows + lane).to(tl.int64)

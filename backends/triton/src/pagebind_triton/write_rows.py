@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from pagebind.ops.beside import SecondTable
 
 from pagebind_triton.build import (
     count_cells,
@@ -20,12 +21,22 @@ from pagebind_triton.build import (
     lane_tiles,
     quotient,
     read_tile,
+    reciprocal_of,
     share_of,
     tiles_for,
     write_tile,
 )
 from pagebind_triton.guards import BAD_ID, BAD_ROW, CLIPPED, count
-from pagebind_triton.lanes import high_half, low_half, open_lane
+from pagebind_triton.lanes import high_half, last_id_of, low_half, open_lane, pair
+from pagebind_triton.launch import Grid
+
+
+def share_rows(grid: Grid, bs: int, delta: int, fitting: int, table: SecondTable) -> tuple[int, tuple[int, ...]]:
+    """Return the programs of a table, and what `write_rows` is told of it: three pairs, fitting and the stride."""
+    programs, done = grid.rows(bs, table.out.shape[1])
+    abreast = programs // done
+    lanes = pair(reciprocal_of(abreast), delta), pair(abreast, done), pair(bs, last_id_of(table.v2p))
+    return programs, (*lanes, fitting, table.out.stride(0))
 
 
 @triton.jit
@@ -63,9 +74,9 @@ def write_rows(
     abreast_and_done: tl.tensor,  # lanes that have programs of their own, programs of each of them
     bs_and_last_id: tl.tensor,  # the highest id of the table
     fitting: tl.tensor,  # tokens that fit both tables
+    out_stride: tl.tensor,
     num_rows: tl.tensor,
     request_stride: tl.tensor,
-    out_stride: tl.tensor,
     program: tl.tensor,  # this one, of those that build the table
     programs: tl.tensor,
     PAGE_SIZE: tl.constexpr,
