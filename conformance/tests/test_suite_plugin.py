@@ -46,10 +46,13 @@ def test_the_configuration_says_which_backend_where_no_option_does(pytester, mon
         (["--backend", "outside:BACKEND", "--device", "cuda:99"], "*cuda:99* (from argument device)*"),
         (["--backend", "outside:BACKEND", "--device", "cpu", "--examples", "0"], "*--examples is 0*"),
         (["--backend", "outside:BACKEND", "--device", "cpu", "--report", "."], "*--report is .*a folder*"),
+        (["--backend", "outside:BACKEND", "--report", "file/r.json"], "*--report is file/r.json*cannot be written*"),
+        (["--backend", "outside:BACKEND", "--report", f"{'r' * 300}.json"], "*--report is r*cannot be written*"),
     ],
-    ids=["attribute", "name", "device", "examples", "report"],
+    ids=["attribute", "name", "device", "examples", "report", "folder", "file"],
 )
 def test_what_cannot_be_run_is_one_message(pytester, arguments, message):
+    (pytester.path / "file").touch()
     result = pytester.runpytest_inprocess("--pyargs", "pagebind_conformance", *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: {message}"])
@@ -181,6 +184,13 @@ def test_a_report_is_written_whole_or_not_at_all(run_suite, pytester):
     run_suite("outside:BACKEND", cases=(CASE,))
     assert json.loads((pytester.path / "report.json").read_text())
     assert not list(pytester.path.glob("*.part"))
+
+
+def test_the_folder_of_a_report_is_made_before_anything_runs(pytester):
+    pytester.makepyfile(test_here="def test_it(): import pathlib; assert list(pathlib.Path('new').iterdir()) == []")
+    options = ["--backend", "outside:BACKEND", "--device", "cpu", "--report", "new/report.json"]
+    pytester.runpytest_inprocess("test_here.py", *options, "-p", "no:cacheprovider").assert_outcomes(passed=1)
+    assert (pytester.path / "new" / "report.json").exists()
 
 
 def test_core_comes_first_and_composed_forms_after_a_backends_own(run_suite):

@@ -46,15 +46,16 @@ def pytest_configure(config: pytest.Config) -> None:
     from pagebind.errors import PagebindError
 
     from pagebind_conformance.recording import Recorder
+    from pagebind_conformance.reporting import report
     from pagebind_conformance.subject import choose
 
     examples = config.getoption("--examples")
     if examples is not None and examples < 1:
         raise pytest.UsageError(f"--examples is {examples}; it must be at least 1")
-    report = config.getoption("--report")
-    if report is not None and report.is_dir():
-        raise pytest.UsageError(f"--report is {report}, which is a folder; name a file")
+    path = config.getoption("--report")
     try:
+        if path is not None and not hasattr(config, "workerinput"):
+            report.prepare(path)
         own, composed = choose(config.getoption("--backend"), config.getoption("--device"), examples)
         recorder = Recorder(config, own)
     except PagebindError as error:

@@ -15,7 +15,7 @@ from pagebind_conformance import pool_decode_steps, pool_lease_steps, pool_row_s
 from pagebind_conformance.pool_setups import SETUPS
 from pagebind_conformance.pool_steps import STEPS, WEIGHTS, run
 from pagebind_conformance.pool_world import World
-from pagebind_conformance.subject import SMALL, Subject, choose
+from pagebind_conformance.subject import Subject, choose
 
 REGISTERED = (pool_row_steps, pool_lease_steps, pool_decode_steps)
 """Modules whose import adds to STEPS."""
@@ -88,13 +88,13 @@ def _affordable(backend: Backend, subject: Subject) -> Backend:
     if not subject.slow:
         return backend
 
-    def small(planner: Any) -> Any:
+    def small(name: str, planner: Any) -> Any:
         def plan(spec: Any, device: torch.device, options: LaunchOptions) -> Any:
-            return planner(spec, device, replace(SMALL, count=options.count))
+            return planner(spec, device, replace(subject.options_for(name), count=options.count))
 
         return plan
 
-    return replace(backend, planners={name: small(planner) for name, planner in backend.planners.items()})
+    return replace(backend, planners={name: small(name, planner) for name, planner in backend.planners.items()})
 
 
 __all__ = ["STEPS", "command", "drive", "new_world", "one_thread", "plan_steps", "replay"]

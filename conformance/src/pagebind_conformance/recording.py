@@ -1,7 +1,8 @@
 """The recorder: a pytest plugin that gathers every case of a run, and writes the report.
 
 Under pytest-xdist the cases run in worker processes. Each has a recorder, whose reports carry the case they are about;
-the one that started them collects nothing itself, and puts together what they send.
+the one that started them collects nothing itself, and puts together what they send: of a case its outcome, and at its
+end what a worker collected. A case whose worker died has errored.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,10 @@ class Recorder:
         self.cases: dict[str, dict[str, Any]] = {}  # by node id, in the order collected
         self.stale: list[str] = []
         self.why_incomplete: str | None = None
-        self.expected: list[str] = []  # node ids that workers are to run
+        self.collected: dict[str, dict[str, Any]] = {}  # the same before they ran: what a worker hands over
+        self.heard = False  # whether one has
+        self.died: dict[str, str] = {}  # node id -> what is told of the worker that died while it ran that case
+        self.lost = 0  # workers that died while they ran none
         self.started = time.time()
 
     # ---- collecting ----
@@ -59,7 +63,7 @@ class Recorder:
                 continue
             case = describe(item)
             modules.add(item.path.name)
-            self.cases[item.nodeid] = case
+            self.cases[item.nodeid], self.collected[item.nodeid] = case, dict(case)
             entry = self.known.get(case["id"])
             if entry is not None:
                 item.add_marker(pytest.mark.xfail(reason=entry.told, strict=True))
@@ -130,24 +134,37 @@ class Recorder:
         elif report.failed:
             case["status"] = "failed" if report.when == "call" else "errored"
             case["reason"] = (getattr(report, "complaint", None) or _crash(report))[:LONGEST_REASON]
-            module, _, test = case["id"].partition(".py::")
-            case["reproduce"] = self._reproduce(f"pagebind_conformance.suite.{module}::{test}")
+            case["reproduce"] = self._reproduce_case(case)
 
     # ---- workers of pytest-xdist ----
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
-        """Note what workers are to run; each of them collects all."""
-        self.expected = ids
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Take over what a worker collected; every worker that came to its end collected the same."""
+        found = getattr(node, "workeroutput", {}).get(WORKER)
+        if found is not None:
+            self.heard, self.collected, self.stale = True, found["collected"], found["stale"]
+            self.why_incomplete = self.why_incomplete or found["why_incomplete"]
+        self.lost += bool(error)
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """Take over what a worker found in collecting; one that is lost has run less than it was to."""
-        found = getattr(node, "workeroutput", {}).get(WORKER, {})
-        self.stale = found.get("stale", self.stale)
-        self.why_incomplete = self.why_incomplete or found.get("why_incomplete")
-        if error and not self.why_incomplete:
-            self.why_incomplete = "a worker was lost"
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
+        """Note the case that a worker, which is gone already, was running."""
+        self.died[crashitem] = str(report.longrepr)
+        self.lost -= 1
+
+    def _take_over(self) -> None:
+        if self.heard:  # in the order collected; what else the workers ran is none of the suite's
+            self.cases = {node: self.cases.get(node, case) for node, case in self.collected.items()}
+        for node in self.died.keys() & self.cases.keys():
+            case = self.cases[node]
+            case["status"] = "errored"
+            case["reason"] = f"the process that ran it died: {self.died[node]}"
+            case["reproduce"] = self._reproduce_case(case)
+        if not self.heard:
+            self.why_incomplete = self.why_incomplete or "no worker came to its end"
+        elif self.lost:
+            self.why_incomplete = self.why_incomplete or f"{self.lost} worker(s) died outside of a case"
 
     # ---- the end ----
 
@@ -155,16 +172,16 @@ class Recorder:
         """Fail a run with stale known failures, and write the report that was asked for."""
         output = getattr(self.config, "workeroutput", None)
         if output is not None:
-            output[WORKER] = {"stale": self.stale, "why_incomplete": self.why_incomplete}
+            told = {"collected": self.collected, "stale": self.stale, "why_incomplete": self.why_incomplete}
+            output[WORKER] = told
             return
+        if self.config.pluginmanager.hasplugin("dsession"):
+            self._take_over()
         if self.stale and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if self.expected:
-            self.cases = {node: self.cases[node] for node in self.expected if node in self.cases}
         unfinished = sum(case["status"] is None for case in self.cases.values())
-        unfinished += len(set(self.expected) - self.cases.keys())
         if unfinished:
-            self.why_incomplete = f"{unfinished} of {max(len(self.cases), len(self.expected))} cases did not run"
+            self.why_incomplete = f"{unfinished} of {len(self.cases)} cases did not run"
         if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not self.why_incomplete:
             self.why_incomplete = "the run was interrupted"
         path = self.config.getoption("--report")
@@ -234,6 +251,10 @@ class Recorder:
             "stale_known_failures": self.stale,
             "footer": {"complete": complete, "total": len(cases), "why_incomplete": self.why_incomplete},
         }
+
+    def _reproduce_case(self, case: Mapping[str, Any]) -> str:
+        module, _, test = case["id"].partition(".py::")
+        return self._reproduce(f"pagebind_conformance.suite.{module}::{test}")
 
     def _reproduce(self, what: str = "pagebind_conformance") -> str:
         asked = self.subject.asked

@@ -28,6 +28,12 @@ COMPOSED_SHARE = 0.25
 SMALL = LaunchOptions(threads=32, programs=4)
 """Blocks so small and few that every loop takes a second trip, in the modes where a program is slow."""
 
+INTERPRETED: Mapping[str, LaunchOptions] = {"refresh_table": replace(SMALL, programs=2)}
+"""What operations get in the interpreter instead, whose programs take a tenth of a second before they do any work.
+
+Cases that name their launch sizes have 1 and 3 of them as well.
+"""
+
 
 def core_only(backend: Backend) -> Backend:
     """Return the record with its core planners alone: the other operations are then composed."""
@@ -61,8 +67,12 @@ class Subject:
 
     @property
     def options(self) -> LaunchOptions:
-        """What plans are made with unless a test says otherwise."""
+        """What plans of most operations are made with unless a test says otherwise."""
         return SMALL if self.slow else LaunchOptions()
+
+    def options_for(self, operation: str) -> LaunchOptions:
+        """Return what plans of an operation are made with unless a test says otherwise."""
+        return INTERPRETED.get(operation, self.options) if self.mode == "interpreter" else self.options
 
     def plan(
         self,
@@ -75,7 +85,8 @@ class Subject:
         self.need(operation, spec)
         key = (operation.name, spec, checks, options)
         if key not in self.plans:
-            self.plans[key] = plan_with(self.backend, operation, spec, self.device, checks, options or self.options)
+            options = options or self.options_for(operation.name)
+            self.plans[key] = plan_with(self.backend, operation, spec, self.device, checks, options)
         return self.plans[key]
 
     def need(self, operation: Operation[Any, Any], spec: Any | None = None) -> None:

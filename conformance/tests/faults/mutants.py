@@ -25,6 +25,7 @@ from faults.runner import Job, run
 BACKEND = "cpu"
 MODULES = {
     "entries": ("translate.py", "read_table.py", "read_stream.py", "large.py"),
+    "read_table": ("read_table.py", "beside.py"),
     "cells": ("read_table.py", "read_stream.py", "awkward.py", "large.py"),
     "refresh_table": ("refresh_table.py", "refreshing.py", "following.py", "awkward.py", "large.py"),
     "composed": (

@@ -56,6 +56,7 @@ CONTRACTS: dict[str, Held] = {
             "*::bad_lengths_*",
             "*::bad_rows_*",
             "*::bad_prefixes_*",
+            "*::lengths_at_the_ends_*",
             "translate.py::any_id_*",
             "translate.py::the_first_id_past_*",
             "refreshing.py::words_that_no_refresh_left_*",
@@ -74,6 +75,7 @@ CONTRACTS: dict[str, Held] = {
             "graphs.py::*",
             "*::awkward_batches*",
             "*::*launch_sizes_change_no*",
+            "large.py::*_by_more_than_65536_blocks",
         ),
     ),
     "4": Held(
@@ -130,6 +132,8 @@ CONTRACTS: dict[str, Held] = {
         (
             "*::case_10_*",
             "*::more_than_65535_*",
+            "*::lengths_at_the_ends_*",
+            "large.py::*_by_more_than_65536_blocks",
             "span.py::case_10_*",
             "touch.py::versions_wrap_around",
             "touch.py::tokens_are_clamped",

@@ -111,11 +111,24 @@ def without_running(cases: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def prepare(path: Path) -> None:
+    """Make the folder of a report to come. Raises ReportError where none can be written: a run tells before it runs."""
+    try:
+        if path.is_dir():
+            raise ReportError(f"--report is {path}, which is a folder; name a file")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = _beside(path)
+        beside.touch()
+        beside.unlink()
+    except OSError as error:
+        raise ReportError(f"--report is {path}, which cannot be written: {error}; name a file that can be") from error
+
+
 def write(path: Path, report: Report) -> None:
     """Check a report and write it, whole or not at all."""
     check(report, str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
+    beside = _beside(path)
     try:
         beside.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         beside.replace(path)
@@ -193,6 +206,10 @@ def check(report: Any, origin: str) -> None:
         raise ReportError(
             f"{origin} does not agree with itself: success is {report['success']}, its cases make it {success}"
         )
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{os.getpid()}.part")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

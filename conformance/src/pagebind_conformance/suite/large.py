@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 import torch
-from pagebind import ops
+from pagebind import LaunchOptions, ops
 from pagebind.ops.refresh_table import new_built
 from pagebind.ops.touch import new_versions
 from pagebind.words import HOLE_TOP, WATERMARK, Fill, Form, new_tables
@@ -19,6 +19,7 @@ from pagebind_conformance.suite.extend import held_rows
 from pagebind_conformance.trial.alloc import alloc
 from pagebind_conformance.trial.assign import assign
 from pagebind_conformance.trial.bind import bind
+from pagebind_conformance.trial.call import How
 from pagebind_conformance.trial.compact import compact
 from pagebind_conformance.trial.evict import evict
 from pagebind_conformance.trial.extend import extend
@@ -34,6 +35,8 @@ from pagebind_conformance.trial.unbind import unbind
 
 GROUP = "large"
 MANY = 65_600
+BLOCKS = How(options=LaunchOptions(threads=32, programs=65_537))
+"""More blocks than 16 bits count, where a launch has work for as many."""
 STRIDE = 1_048_576
 ROWS = 2_049
 
@@ -48,6 +51,49 @@ def test_a_table_of_more_than_65535_lanes(subject: Subject, fill: Fill) -> None:
     rows = [rng.randrange(-1, 1001) for _ in range(MANY)]
     lens = [rng.randrange(-1, 6) for _ in range(MANY)]
     read_table(subject, spec, table, rows, lens, v2p, width=2, rows=MANY + 1)
+
+
+@pytest.mark.parametrize("fill", ["prefix", "sink"])
+@pytest.mark.parametrize("width", [2, 3], ids="width{}".format)
+def test_a_table_by_more_than_65536_blocks(subject: Subject, fill: Fill, width: int) -> None:
+    subject.need_mode("gpu", "cpu", what="a launch of 65,537 blocks")
+    rng = Random(11)
+    v2p, _ = generate.page_tables(rng, 400, 512, 390)
+    table = generate.request_table(rng, 1000, 3, 1, "page", range(1, 400))
+    spec = ops.ReadTableSpec(max_bs=MANY, max_width=width, page_size=1, num_physical=512, form="page", fill=fill)
+    rows = [rng.randrange(-1, 1001) for _ in range(MANY)]
+    lens = [rng.randrange(-1, 5) for _ in range(MANY)]
+    read_table(subject, spec, table, rows, lens, v2p, width=width, rows=MANY + 1, how=BLOCKS)
+
+
+@pytest.mark.extended
+def test_a_stream_and_ids_of_rows_by_more_than_65536_blocks(subject: Subject) -> None:
+    subject.need_mode("gpu", "cpu", what="a launch of 65,537 blocks")
+    rng = Random(12)
+    v2p, _ = generate.page_tables(rng, 400, 512, 390)
+    ids = [rng.randrange(-1, 400) for _ in range(2 * MANY)]
+    sizes = [rng.randrange(3) for _ in range(MANY)]
+    indptr = generate.offsets(rng, sizes, torch.int32)
+    order = rng.sample(range(MANY), MANY)
+    assigned = ops.AssignSpec(max_bs=MANY, max_items=2 * MANY)
+    rows = assign(subject, assigned, [[7, 7] for _ in range(MANY)], order, ids[: indptr[-1]], indptr, BLOCKS)
+    streamed = ops.ReadStreamSpec(max_bs=MANY, max_items=2 * MANY, page_size=1, num_physical=512, form="page")
+    read_stream(subject, streamed, rows, order, sizes, v2p, indptr, capacity=indptr[-1], how=BLOCKS)
+
+
+@pytest.mark.extended
+def test_a_table_is_refreshed_by_more_than_65536_blocks(subject: Subject) -> None:
+    subject.need_mode("gpu", "cpu", what="a launch of 65,537 blocks")
+    rng = Random(13)
+    v2p, _ = generate.page_tables(rng, 400, 512, 390)
+    table = generate.request_table(rng, MANY, 3, 1, "page", range(1, 400))
+    spec = ops.RefreshTableSpec(max_bs=MANY, max_width=3, page_size=1, num_physical=512, form="page", fill="sink")
+    refreshed = Refreshed(subject, spec, MANY + 1, 3, BLOCKS)
+    versions = [[0, 0] for _ in range(MANY)]
+    rows = rng.sample(range(-1, MANY + 1), MANY)
+    lens = [rng.randrange(-1, 4) for _ in range(MANY)]
+    for grown in (lens, [n + 1 for n in lens]):
+        refreshed.refresh(table, rows, grown, v2p, versions)
 
 
 @pytest.mark.extended

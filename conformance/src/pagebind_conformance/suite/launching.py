@@ -23,6 +23,16 @@ GROUP = "launching"
 CUDA: Any = torch.cuda  # parts of it have no types
 STALL = 400_000_000  # cycles, some 0.2 s: far above what a launch takes
 
+LATE = """
+template <typename T> T late(T address, T value) {
+    asm volatile("griddepcontrol.launch_dependents;");
+    for (long long begin = clock64(); clock64() - begin < 100000;) {}
+    *reinterpret_cast<volatile int*>(address) = static_cast<int>(value);
+    return value;
+}
+"""
+"""Writes a word some 0.05 ms after it has let kernels behind it begin, which dependent launches then do."""
+
 MOST_LAUNCHES = {"read_stream": 1, "advance": 1, "alloc": 1, "free": 1, "compact": 2, "refresh_table": 1, "touch": 1}
 """Launches of a call that every variant of an operation has to do with."""
 
@@ -140,6 +150,39 @@ def test_a_call_made_again_runs_on_the_stream_it_is_made_on_then(
     call(planned, operation, once)
     torch.cuda.synchronize(subject.device)
     assert same(again, once) is None
+
+
+@pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
+@every_call
+def test_a_call_waits_for_a_kernel_that_lets_others_begin_before_it_writes(
+    subject: Subject, operation: Operation[Any, Any], variant: str, captured: bool
+) -> None:
+    planned = warmed(subject, operation, variant, "a kernel ahead that writes late")
+    if torch.cuda.get_device_capability(subject.device) < (9, 0):
+        pytest.skip("needs a GPU of compute capability 9.0: others launch nothing before what is ahead has ended")
+    _, alone = sample(operation, subject.device, variant=variant)
+    call(planned, operation, alone)
+    _, behind = sample(operation, subject.device, variant=variant)
+    words = [tensor.buffer.view(-1).view(torch.int32) for tensor in parts_of(behind).values()]
+    address = torch.cat([w.data_ptr() + 4 * torch.arange(w.numel(), device=w.device) for w in words])
+    value = torch.cat([w.long() for w in words])
+    late = CUDA.jiterator._create_jit_fn(LATE)
+    late(address, value)  # compiled now, and not in a capture
+    calls: tuple[Any, ...] = (lambda: late(address, value), lambda: call(planned, operation, behind))
+    if captured:
+        graph = CUDA.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for one in calls:
+                one()
+        calls = (graph.replay,)
+    for _ in range(3):
+        for w in words:
+            w.zero_()
+        torch.cuda.synchronize(subject.device)
+        for one in calls:
+            one()
+        torch.cuda.synchronize(subject.device)
+        assert same(behind, alone) is None
 
 
 @pytest.mark.parametrize("bs", [1, 6], ids="bs{}".format)

@@ -16,8 +16,8 @@ from pagebind.ops import READ_TABLE, ReadTableSpec
 from pagebind_conformance import generate
 from pagebind_conformance.guarded import Layout
 from pagebind_conformance.subject import Subject
-from pagebind_conformance.trial.call import How
-from pagebind_conformance.trial.read_table import read_table
+from pagebind_conformance.trial.call import How, hold
+from pagebind_conformance.trial.read_table import read_table, read_table_case
 
 OPERATION = READ_TABLE
 LONG = torch.int64
@@ -51,6 +51,14 @@ def identify(value: ReadTableSpec) -> str:
 
 
 V2P = [0, 13, 11, 12, -1]
+
+FAR = [
+    *(-(2**63), 7 - 2**63, -(2**62) - 3, 5 - 2**32, -(2**31) - 1, 2**31),
+    *(2**32, 2**32 + 5, 2**62 + 5, 2**63 - 2**32 + 5, 2**63 - 2, 2**63 - 1),
+]
+"""Lengths in int64 that no row has; of some the low 32 bits are a length that it may have."""
+
+DELTAS = [0, 5, 2**31 - 1, 1 - 2**31]
 
 every_spec = pytest.mark.parametrize("planned", SPECS, ids=identify)
 page_sizes = pytest.mark.parametrize("page_size", [1, 2, 3], ids="ps{}".format)
@@ -168,6 +176,16 @@ def test_awkward_batches_and_widths(subject: Subject, planned: ReadTableSpec, si
     read_table(subject, planned, table, rows, lens, v2p, width=width, rows=bs + 1, starts=starts)
 
 
+@pytest.mark.parametrize("planned", [SPECS[0], SPECS[7]], ids=identify)
+def test_full_rows_of_a_full_batch_read_the_page_of_each_id(subject: Subject, planned: ReadTableSpec) -> None:
+    # No id is past the table, and each is below the number of blocks: taken for that of a block, it stays inside.
+    rng = Random(6)
+    bs, width = (7, 150) if subject.slow else (80, 400)
+    v2p, _ = generate.page_tables(rng, 200, 512, 190)
+    table = generate.request_table(rng, bs, width, planned.page_size, planned.form, range(1, 200), garbage=0)
+    read_table(subject, planned, table, rng.sample(range(bs), bs), [width * planned.page_size] * bs, v2p, width=width)
+
+
 @pytest.mark.parametrize("gap", [0, 1, 3, 16, 1000], ids="gap{}".format)
 @pytest.mark.parametrize("shift", [0, 1], ids=["aligned", "shifted"])
 def test_rows_apart_by_any_stride(subject: Subject, gap: int, shift: int) -> None:
@@ -194,6 +212,21 @@ def test_a_length_delta_widens_every_lane_before_clipping(subject: Subject, plan
 
 
 @every_spec
+@pytest.mark.parametrize("checks", ["count", "full"])
+def test_a_call_that_leaves_out_the_delta_widens_no_lane(subject: Subject, planned: ReadTableSpec, checks: str) -> None:
+    # Full checks hand arguments on as they are given: there a backend's own default counts. A token more, or one less,
+    # changes how many columns one of the two lanes has.
+    lens = [planned.page_size, planned.page_size + 1]
+    row = generate.spread([3, 1, 2], planned.page_size, planned.form)
+    width = 3 * (planned.page_size if planned.granularity == "token" else 1)
+    starts = [0, 0] if planned.windowed else None
+    v2p = [0, 9, 4, 7, -1]
+    arguments, expected = read_table_case(subject.device, planned, [row], [0, 0], lens, v2p, width, starts=starts)
+    del arguments["seq_len_delta"]
+    hold(subject, READ_TABLE, planned, arguments, expected, How(checks=checks))
+
+
+@every_spec
 def test_bad_lengths_rows_and_ids_are_clipped_sunk_and_counted(subject: Subject, planned: ReadTableSpec) -> None:
     rng = Random(1)
     v2p = [0, 9, -1, 7, 2, 5, -1]
@@ -206,6 +239,36 @@ def test_bad_lengths_rows_and_ids_are_clipped_sunk_and_counted(subject: Subject,
     starts = [0, 0, most, least, 1, -1, least, 3, 0, 0] if planned.windowed else None
     read_table(subject, planned, table, rows, lens, v2p, width=width, starts=starts)
     read_table(subject, planned, table, [-1, 4, 1, 7], [4] * 4, v2p, width=width, starts=starts and [0] * 4)
+
+
+@forms
+@page_sizes
+@pytest.mark.parametrize("fill", ["prefix", "sink"])
+@pytest.mark.parametrize("delta", DELTAS, ids="delta{}".format)
+def test_lengths_at_the_ends_of_int64_are_clamped_before_they_are_narrowed(
+    subject: Subject, page_size: int, form: str, fill: str, delta: int
+) -> None:
+    planned = spec(page_size, form=form, fill=fill, length_dtype=LONG, windowed=True)
+    rows = [generate.spread([1, 2, 3, 1], page_size, form)] * 2
+    lanes = [b % 2 for b in range(len(FAR))]
+    for starts in ([0] * len(FAR), FAR[::-1]):
+        read_table(subject, planned, rows, lanes, FAR, V2P, width=4, starts=starts, seq_len_delta=delta)
+    read_table(subject, planned, rows, lanes, [4 * page_size] * len(FAR), V2P, width=4, starts=FAR)
+
+
+@forms
+@page_sizes
+@pytest.mark.parametrize("dtype", [torch.int32, LONG], ids=["i32", "i64"])
+def test_bad_rows_and_clipped_lanes_of_one_call_are_both_counted(
+    subject: Subject, page_size: int, form: str, dtype: torch.dtype
+) -> None:
+    planned = spec(page_size, form=form, length_dtype=dtype, row_dtype=dtype)
+    low, high = generate.LIMITS[dtype]
+    most = 3 * page_size
+    rows = [0, -1, 1, 2, 0, low, 1, high]  # a bad row counts as one whatever its length
+    lens = [most, most, most + 1, 10**6, -1, -1, 1, high]
+    table = [generate.spread([1, 2, 3], page_size, form)] * 2
+    read_table(subject, planned, table, rows, lens, V2P, width=3)
 
 
 @every_spec

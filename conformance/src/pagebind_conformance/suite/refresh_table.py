@@ -238,6 +238,20 @@ def test_a_compaction_rebuilds_every_row(subject: Subject, kind: Kind) -> None:
     assert scene.refresh(table, [1, 0], lens) == [[], [], []]
 
 
+@kinds
+@fills
+def test_a_compaction_among_steady_calls_rebuilds_every_row(subject: Subject, kind: Kind, fill: str) -> None:
+    scene = kind.scene(subject)
+    table = scene.table(kind.spec(fill=fill), 2)
+    lens = [2 * kind.unit, kind.unit]
+    scene.refresh(table, [1, 0], lens)
+    for _ in range(2):
+        assert scene.refresh(table, [1, 0], lens) == [[], []]
+        scene.move(1, 0)
+        scene.epoch += 1
+        assert scene.refresh(table, [1, 0], lens) == [[0, 1], [0]]
+
+
 @pytest.mark.parametrize(
     ("built", "now", "word"),
     [(5, 4, 4), (2**31 - 1, 2**31, LEAST), (2**32 - 1, 2**32, 0), (0, 2**31, LEAST), (7, 2**40 + 8, 8)],
@@ -275,6 +289,19 @@ def test_permuted_lanes_and_rows_that_come_and_go_are_written_whole(subject: Sub
 
 
 @kinds
+@fills
+@pytest.mark.parametrize("columns", [0, 1, 2])
+@pytest.mark.parametrize("end", [-1, -2, LEAST])
+def test_an_end_before_the_first_column_leads_nowhere(
+    subject: Subject, kind: Kind, fill: str, columns: int, end: int
+) -> None:
+    scene = kind.scene(subject)
+    built = [[row, 0, scene.epoch, 0, end, 0, 0, 0] for row in (1, 0)]
+    table = scene.table(kind.spec(fill=fill), 2, built=built)
+    scene.refresh(table, [1, 0], [columns * kind.unit] * 2, garbage=True)
+
+
+@kinds
 def test_rows_past_the_batch_stay_as_they_are_with_prefix_fill(subject: Subject, kind: Kind) -> None:
     scene = kind.scene(subject)
     table = scene.table(kind.spec(), 4)
@@ -299,6 +326,29 @@ def test_rows_past_the_batch_are_emptied_once_with_sink_fill(subject: Subject, k
     assert scene.refresh(table, [0, 1, 2], lens[:3]) == [[], [], [0, 1, 2, 3], []]
 
 
+@some_kinds
+def test_rows_past_a_batch_of_more_lanes_than_a_row_has_words_are_emptied_with_sink_fill(
+    subject: Subject, kind: Kind
+) -> None:
+    scene = kind.scene(subject, rows=12)
+    table = scene.table(kind.spec(fill="sink"), 12)
+    lens = [2 * kind.unit] * 12
+    scene.refresh(table, list(range(12)), lens)
+    assert scene.refresh(table, list(range(10)), lens[:10]) == [[]] * 10 + [[0, 1]] * 2
+
+
+@kinds
+@fills
+@pytest.mark.parametrize("columns", [1, 3])
+def test_a_row_that_was_empty_is_written_from_its_first_column_on(
+    subject: Subject, kind: Kind, fill: str, columns: int
+) -> None:
+    scene = kind.scene(subject)
+    table = scene.table(kind.spec(fill=fill), 2)
+    scene.refresh(table, [1, 0], [0, 2 * kind.unit])
+    assert scene.refresh(table, [1, 0], [columns * kind.unit, 2 * kind.unit]) == [list(range(columns)), []]
+
+
 @kinds
 @fills
 def test_a_shorter_length_keeps_what_is_left(subject: Subject, kind: Kind, fill: str) -> None:
@@ -310,6 +360,17 @@ def test_a_shorter_length_keeps_what_is_left(subject: Subject, kind: Kind, fill:
     assert scene.refresh(table, [1], [5 * kind.unit]) == [[3, 4]]
     assert scene.refresh(table, [1], [0]) == [[] if fill == "prefix" else [0, 1, 2, 3, 4]]
     assert table.built[0] == [1, 0, 5, 0, 0, 0, 0, 0]
+
+
+@kinds
+@fills
+def test_a_row_one_column_shorter_gives_that_column_up(subject: Subject, kind: Kind, fill: str) -> None:
+    scene = kind.scene(subject)
+    table = scene.table(kind.spec(fill=fill), 2)
+    scene.refresh(table, [1, 0], [3 * kind.unit, 2 * kind.unit])
+    written = scene.refresh(table, [1, 0], [2 * kind.unit, 3 * kind.unit])
+    assert written == [[] if fill == "prefix" else [2], [2]]
+    assert [words[4] for words in table.built] == [2, 3]
 
 
 @kinds
@@ -338,6 +399,30 @@ def test_lengths_that_are_clipped_are_counted_at_each_call(subject: Subject, kin
 
 
 @kinds
+@fills
+def test_a_length_below_0_in_a_good_row_is_clipped_and_counted(subject: Subject, kind: Kind, fill: str) -> None:
+    scene = kind.scene(subject)
+    table = scene.table(kind.spec(fill=fill), 2)
+    scene.refresh(table, [0, 1], [kind.unit, kind.unit])
+    for _ in range(2):
+        scene.refresh(table, [0, 1], [2 * kind.unit, -1])
+        assert table.counted == {"clipped": 1, "bad_row": 0, "bad_id": 0}
+        assert table.built == [[0, 0, 5, 0, 2, 0, 0, 0], [1, 0, 5, 0, 0, 0, 0, 0]]
+
+
+@kinds
+@fills
+def test_a_row_longer_than_a_narrow_table_stays_in_its_row(subject: Subject, kind: Kind, fill: str) -> None:
+    scene = kind.scene(subject)
+    table = Refreshed(subject, kind.spec(fill=fill), 2, 3)
+    scene.refresh(table, [2, 1], [2 * kind.unit] * 2)
+    for length, new, clipped in ((3 * kind.unit, [2], 0), (3 * kind.unit + 1, [], 1), (5 * kind.unit, [], 1)):
+        assert scene.refresh(table, [2, 1], [length, 2 * kind.unit]) == [new, []]
+        assert table.counted["clipped"] == clipped
+        assert table.built[0] == [2, 0, 5, 0, 3, 0, 0, 0]
+
+
+@kinds
 def test_ids_past_the_table_are_counted_where_they_are_written(subject: Subject, kind: Kind) -> None:
     scene = kind.scene(subject)
     table = scene.table(kind.spec(), 1)
@@ -351,6 +436,21 @@ def test_ids_past_the_table_are_counted_where_they_are_written(subject: Subject,
     scene.touch(0, 3 * kind.page_size)
     scene.refresh(table, [0], [all_columns])
     assert [*seen, table.counted["bad_id"]] == [2 * kind.of_page, 0, 0, 0, kind.of_page]
+
+
+@kinds
+@pytest.mark.parametrize("checks", ["count", "off"])
+@pytest.mark.parametrize("other", ["grows", "stays"])
+def test_an_id_past_the_table_is_counted_where_it_is_appended(
+    subject: Subject, kind: Kind, checks: str, other: str
+) -> None:
+    scene = kind.scene(subject)
+    table = scene.table(kind.spec(), 2, How(checks=checks))
+    scene.write(0, 2, len(scene.v2p) - 1)
+    full = 2 * kind.page_size
+    scene.refresh(table, [0, 1], [full, full])
+    scene.refresh(table, [0, 1], [full + 1, full + (other == "grows")])
+    assert (len(table.written[0]), table.counted["bad_id"]) == (1, 1)
 
 
 @kinds
@@ -400,6 +500,18 @@ def test_a_delta_widens_the_extent_that_is_built(subject: Subject, kind: Kind, f
     assert table.counted["clipped"] == 1
     assert scene.refresh(table, [1, 0], lens)[0] == ([] if fill == "prefix" else [2, 3])
     assert scene.refresh(table, [1, 0], lens, seq_len_delta=-(2**31) + 1)[0] == ([] if fill == "prefix" else [0, 1])
+
+
+@kinds
+@fills
+def test_a_delta_of_one_token_moves_the_end_by_one_token(subject: Subject, kind: Kind, fill: str) -> None:
+    scene = kind.scene(subject)
+    table = scene.table(kind.spec(fill=fill), 2)
+    lens = [2 * kind.unit, kind.unit]
+    scene.refresh(table, [1, 0], lens)
+    assert scene.refresh(table, [1, 0], lens, seq_len_delta=1) == [[2], [1]]
+    scene.refresh(table, [1, 0], lens, seq_len_delta=-1)
+    assert [words[4] for words in table.built] == ([1, 0] if kind.unit == 1 else [2, 1])
 
 
 @kinds

@@ -19,8 +19,8 @@ from pagebind_conformance.guarded import Layout
 from pagebind_conformance.subject import Subject
 from pagebind_conformance.suite.read_table import identify as identify_table
 from pagebind_conformance.suite.refresh_table import spec
-from pagebind_conformance.trial.call import How, call, compare
-from pagebind_conformance.trial.refresh_table import Refreshed, rewrite
+from pagebind_conformance.trial.call import How, call, compare, hold
+from pagebind_conformance.trial.refresh_table import Refreshed, expected_of, rewrite
 from pagebind_conformance.trial.sample import sample
 from pagebind_conformance.trial.scene import Scene
 
@@ -136,6 +136,26 @@ def test_bad_lengths_starts_and_rows_are_clipped_and_counted(subject: Subject, p
 
 
 @every_spec
+@pytest.mark.parametrize("checks", ["count", "full"])
+def test_a_call_that_leaves_out_the_delta_widens_no_lane(
+    subject: Subject, planned: RefreshTableSpec, checks: str
+) -> None:
+    scene = scene_of(subject, planned)
+    table = scene.table(planned, 2)
+    first = scene.first if planned.borrowed else None
+    # Full checks hand arguments on as they are given: there a backend's own default counts. A token more, or one less,
+    # changes how many columns one of the two lanes has; at the second call they are lanes that were appended to.
+    for length in (planned.page_size, 2 * planned.page_size):
+        arguments = table.arguments(
+            scene.request_table, [0, 1], [length, length + 1], scene.v2p, scene.versions, epoch=scene.epoch,
+            first=first, **started(planned, 0, 0),
+        )  # fmt: skip
+        expected, _ = expected_of(planned, arguments)
+        del arguments["seq_len_delta"]
+        hold(subject, REFRESH_TABLE, planned, arguments, expected, How(checks=checks))
+
+
+@every_spec
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_words_that_no_refresh_left_lead_nowhere(subject: Subject, planned: RefreshTableSpec, seed: int) -> None:
     rng = Random(seed)
@@ -246,6 +266,21 @@ def test_a_row_longer_than_any_block_is_rebuilt_and_kept(subject: Subject, plann
     scene.epoch += 1
     assert scene.refresh(table, [0, 1, 2, 3], lens, **begun)[1] == list(range(columns))
     scene.refresh(table, [1, 0, 1, 3], [lens[1], 7, lens[1] - 1, 9], **begun)  # in other lanes, and in two of them
+
+
+@pytest.mark.parametrize("planned", [SPECS[1], SPECS[2]], ids=identify)
+def test_a_long_row_is_written_below_and_above_what_its_window_held(
+    subject: Subject, planned: RefreshTableSpec
+) -> None:
+    columns = 501 if subject.slow else 12_000
+    pages = columns // (1 if unit_of(planned) == planned.page_size else planned.page_size)
+    num = 4 * pages + 100
+    scene = scene_of(subject, planned, rows=4, pages=pages, num_physical=num)
+    table = scene.table(RefreshTableSpec(**{**vars(planned), "max_width": columns, "num_physical": num}), 2)
+    unit, begin, end = unit_of(planned), columns - 99, columns - 9
+    scene.refresh(table, [2, 1], [end * unit, unit], **started(planned, begin * unit, 0))
+    written = scene.refresh(table, [2, 1], [columns * unit, unit], **started(planned, 0, 0))
+    assert written == [[*range(begin), *range(end, columns)], []]
 
 
 @pytest.mark.parametrize("planned", [SPECS[0], SPECS[1]], ids=identify)

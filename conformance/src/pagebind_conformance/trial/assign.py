@@ -39,9 +39,11 @@ def assign(
     rows, counters = oracle.assign(before, req_rows, ids, indptr)
     written: Any = rows
     if repeating(req_rows):
-        # A cell that two lanes write holds what one of them writes, each taken alone here.
+        # A cell that two lanes write holds what one of them writes, each taken alone here, on a table that tells
+        # written cells from others even where a lane writes what stood there.
+        blank: Any = [[None] * len(row) for row in before]
         one_lane = [[r if i == b else -1 for i, r in enumerate(req_rows)] for b in range(len(req_rows))]
-        alone = [oracle.assign(before, lane, ids, indptr)[0] for lane in one_lane]
+        alone = [oracle.assign(blank, lane, ids, indptr)[0] for lane in one_lane]
         written = Unspecified(lambda got: _one_of(got, before, alone))
     expected = {"request_table": written, "state": counted(words, counters if how.checks != "off" else {})}
     hold(subject, ASSIGN, spec, arguments, expected, how)
@@ -49,10 +51,10 @@ def assign(
     return left
 
 
-def _one_of(got: list[list[int]], before: list[list[int]], alone: list[list[list[int]]]) -> str | None:
+def _one_of(got: list[list[int]], before: list[list[int]], alone: list[list[list[Any]]]) -> str | None:
     for r, row in enumerate(got):
         for c, value in enumerate(row):
-            wanted = {rows[r][c] for rows in alone if rows[r][c] != before[r][c]} or {before[r][c]}
+            wanted = {written for rows in alone if (written := rows[r][c]) is not None} or {before[r][c]}
             if value not in wanted:
                 return f"[{r}, {c}] holds {value}, not one of {sorted(wanted)}"
     return None
