@@ -30,6 +30,8 @@ DISTRIBUTIONS = {
 TOOLS = ["pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "playwright"]
 TOOLS += ["mypy", "ruff", "pandas-stubs", "types-jsonschema"]
 PARALLEL = ("-n", "auto", "--dist", "worksteal")
+# Of each worker's threads of OpenMP, those without work sleep: they would take the core of another worker by waiting.
+SHARING = {"OMP_WAIT_POLICY": "PASSIVE"}
 TESTS = [f"{folder}/tests" for folder in DISTRIBUTIONS.values()]
 FAULTS = ROOT / "conformance/tests"  # where the package `faults` lies
 MUTATION = "cosmic-ray==8.7.0"
@@ -81,7 +83,7 @@ def tests(session: nox.Session) -> None:
     """Run the unit tests of every distribution, the suite's own among them."""
     _install(session)
     # A module's tests stay together: some share what took long to make.
-    _run(session, "pytest", "-q", "-n", "auto", "--dist", "loadfile", *(session.posargs or TESTS))
+    _run(session, "pytest", "-q", "-n", "auto", "--dist", "loadfile", *(session.posargs or TESTS), env=SHARING)
 
 
 @shared
@@ -218,7 +220,7 @@ def _conformance(session: nox.Session, backend: str, *args: str, env: dict[str, 
     OUT.mkdir(exist_ok=True)
     report = () if "--report" in session.posargs else ("--report", str(OUT / f"{backend}.json"))
     suite = ("pytest", "-q", *PARALLEL, "--pyargs", "pagebind_conformance", "--backend", backend)
-    _run(session, *suite, *args, *report, *session.posargs, env=env)
+    _run(session, *suite, *args, *report, *session.posargs, env=SHARING | (env or {}))
 
 
 def _has_gpu() -> bool:
