@@ -99,3 +99,56 @@ def test_a_backend_that_hangs_or_dies_is_told_apart_from_one_that_fails():
     assert "ended with code 9" in told["deadly"].trouble
     assert not told["endless"].failed(case[0])
     assert not told["deadly"].failed(case[0])
+
+
+def ending(how):
+    """Return a patch of the cpu backend that ends the process where an unbinding is given an id it may not unbind."""
+    old = "            if options.count:\n"
+
+    def patch(package):
+        path = package / "unbind.py"
+        text = path.read_text()
+        assert text.count(old) == 1
+        path.write_text(text.replace(old, f"            import os, signal\n            {how}\n{old}"))
+
+    return patch
+
+
+SOUND = "bind.py::test_case_04_tables_of_another_size_than_the_owner_of_the_ids"
+REPEATED = "unbind.py::test_case_11_the_same_id_twice_in_one_call_comes_back_once"
+OUTSIDE = "unbind.py::test_the_sink_and_ids_outside_are_dropped_and_counted"
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [("os._exit(3)", 3), ("os._exit(0)", 0), ("os.kill(os.getpid(), signal.SIGSEGV)", -11)],
+    ids=["exit", "exit0", "segfault"],
+)
+def test_a_case_that_the_process_does_not_survive_has_failed(how, code):
+    (outcome,) = run([Job("dies", "cpu", "cpu", (SOUND, REPEATED, OUTSIDE), ending(how))])
+    assert outcome.cases == {SOUND: "passed", REPEATED: "failed"}
+    assert outcome.reasons == {REPEATED: f"the process that ran it ended with code {code}"}
+    assert f"ended with code {code}" in outcome.trouble
+
+
+def test_a_process_that_somebody_else_ended_says_nothing_about_its_case():
+    (outcome,) = run([Job("killed", "cpu", "cpu", (SOUND, REPEATED), ending("os.kill(os.getpid(), signal.SIGKILL)"))])
+    assert outcome.cases == {SOUND: "passed"}
+    assert "ended with code -9" in outcome.trouble
+
+
+@pytest.mark.parametrize(("meant", "becomes"), [(OUTSIDE, "failed"), (SOUND, "passed")], ids=["faulty", "sound"])
+def test_where_the_process_dies_before_the_case_meant_for_a_fault_that_case_runs_alone(meant, becomes):
+    patch = ending("os._exit(3)")
+    alone = Job("dies", "cpu", "cpu", (meant,), patch, only="i64", stops=True)
+    (outcome,) = run([Job("dies", "cpu", "cpu", (REPEATED, meant), patch, alone=alone)])
+    assert outcome.cases == {REPEATED: "failed", meant: becomes}
+    assert "ended with code 3" in outcome.trouble
+
+
+def test_a_run_of_whole_modules_has_the_job_of_the_case_meant_for_the_fault():
+    whole = jobs_of(FAULTS, MODES, whole=True)
+    assert whole.keys() == JOBS.keys()
+    for name, (fault, job) in whole.items():
+        assert (job.cases, job.only, job.alone) == (fault.modules, "", JOBS[name][1])
+        assert (job.alone.cases, job.alone.only, job.alone.stops) == ((fault.case,), fault.only, True)

@@ -8,6 +8,7 @@ import torch
 from pagebind import plan
 from pagebind.ops import OPERATIONS, READ_STREAM, READ_TABLE, TRANSLATE, ReadStreamSpec, ReadTableSpec, TranslateSpec
 from pagebind.words import BAD_ID, new_state
+from pagebind_cpu import entries
 from pagebind_cpu.cells import BLOCKS
 from pagebind_cpu.entries import MANY
 
@@ -121,6 +122,25 @@ def test_long_lanes_of_sound_ids_may_stand_beside_others(wild, index_dtype, out_
         found, counted, expected, past = passed(table, lengths, v2p, multiplier=multiplier, **dtypes)
         assert found == expected
         assert counted == past
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 2), (2, MANY // 2)], ids=["1d", "few", "many"])
+@pytest.mark.parametrize("error", [IndexError, RuntimeError])
+def test_only_an_id_outside_leads_to_another_look(monkeypatch, error, shape):
+    def broken(virtual, known):
+        raise error("broken")
+
+    v2p = torch.tensor([0, 30, 20, 10, -1], dtype=torch.int32)
+    ids = torch.tensor([0, 3], dtype=torch.int32).repeat(torch.Size(shape).numel() // 2).view(shape)
+    monkeypatch.setattr(entries, "_look_up", broken)
+    with pytest.raises(error, match="broken"):
+        entries.pages(ids, v2p)
+    for outside, past in ((-1, 0), (4, 1)):
+        ids.view(-1)[1] = outside
+        physical, mask = entries.pages(ids, v2p)
+        assert physical.view(-1)[1] == -1
+        assert (physical.view(-1)[2:] == v2p[ids.view(-1)[2:].long()]).all()
+        assert (0 if mask is None else mask.sum()) == past
 
 
 @pytest.mark.parametrize("room", [LONG - 1, LONG, LONG + 1, LONG + 9])

@@ -29,8 +29,9 @@ def jobs_of(faults: Sequence[Fault], modes: Sequence[str], whole: bool = False) 
             if mode not in modes or (mode != WITH_GPU and mode != WITHOUT_GPU[fault.backend]):
                 continue
             name = f"{fault.id}@{mode}"
-            cases, only = (fault.modules, "") if whole else ((fault.case,), fault.only)
-            jobs[name] = fault, Job(name, fault.backend, mode, cases, fault.apply, only, stops=not whole)
+            alone = Job(name, fault.backend, mode, (fault.case,), fault.apply, fault.only, stops=True)
+            all_cases = Job(name, fault.backend, mode, fault.modules, fault.apply, alone=alone)
+            jobs[name] = fault, all_cases if whole else alone
     return jobs
 
 

@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import os
 import pkgutil
+import signal
 import sys
 import tempfile
 import time
@@ -30,6 +31,11 @@ LIMIT = 300.0
 PRELOADED = ["torch", "hypothesis", "pytest", "pydantic_settings", "pydantic.dataclasses"]
 SLOW_FIRST = {"host": 0, WITH_GPU: 1, "interpreter": 2, "cpu": 3}
 
+WORST = ("passed", "skipped", "errored", "failed")
+RUNNING = "running"
+FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
+"""Exit codes of a process that somebody else ended: no fault of a backend."""
+
 Patch = Callable[[Path], None]
 
 
@@ -48,6 +54,8 @@ class Job:
     """pytest's -k expression."""
     stops: bool = False
     """Whether the first failure ends it."""
+    alone: Job | None = None
+    """The case meant for the fault, by itself: run where the process of all cases ends before that case has failed."""
 
 
 @dataclass
@@ -62,6 +70,15 @@ class Outcome:
     trouble: str = ""
     """Why it did not come to its end; empty where it did."""
     seconds: float = 0.0
+
+    def add(self, case: str, status: str, reason: str) -> None:
+        """Note what became of one parameter of a case; the worst of them is what became of the case."""
+        known = self.cases.get(case, status)
+        # A case of which some parameters run and others are skipped ran.
+        ran = {known, status} - {"skipped"}
+        self.cases[case] = max(ran, key=WORST.index) if ran else "skipped"
+        if status in ("failed", "errored"):
+            self.reasons.setdefault(case, reason)
 
     def failed(self, case: str) -> bool:
         """Whether a case failed."""
@@ -80,6 +97,16 @@ def run(jobs: Sequence[Job], at_once: int = 2, limit: float = LIMIT) -> Iterator
 
 
 def _run_one(context: Any, job: Job, limit: float) -> Outcome:
+    outcome = _once(context, job, limit)
+    if job.alone is not None and outcome.trouble and not any(map(outcome.failed, job.alone.cases)):
+        alone = _once(context, job.alone, limit)
+        for case, status in alone.cases.items():
+            outcome.add(case, status, alone.reasons.get(case, ""))
+        outcome.seconds += alone.seconds
+    return outcome
+
+
+def _once(context: Any, job: Job, limit: float) -> Outcome:
     outcome = Outcome(job)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pagebind-fault-") as name:
@@ -95,37 +122,37 @@ def _run_one(context: Any, job: Job, limit: float) -> Outcome:
             process.kill()
             process.join()
             outcome.trouble = f"it was still running after {limit:.0f} s"
-        _read(folder, outcome)
+        unfinished = _read(folder, outcome)
         if not outcome.trouble and not (folder / "whole").exists():
             said = (folder / "log").read_text(errors="replace").strip().splitlines()[-30:]
             outcome.trouble = f"the process ended with code {process.exitcode}:\n" + "\n".join(said)
+            if unfinished and process.exitcode not in FROM_OUTSIDE:
+                outcome.add(unfinished, "failed", f"the process that ran it ended with code {process.exitcode}")
     outcome.seconds = time.monotonic() - began
     return outcome
 
 
-WORST = ("passed", "skipped", "errored", "failed")
-
-
-def _read(folder: Path, outcome: Outcome) -> None:
-    """Gather what the process wrote down, a line a case, also where it did not come to its end."""
+def _read(folder: Path, outcome: Outcome) -> str:
+    """Gather what the process wrote down, a line a case, and return the case that it was running at its end, if any."""
     path = folder / "cases"
-    if not path.exists():
-        return
-    for line in path.read_text(encoding="utf-8").splitlines():
+    unfinished = ""
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         case, status, reason = json.loads(line)
-        known = outcome.cases.get(case, status)
-        # A case of which some parameters run and others are skipped ran.
-        ran = {known, status} - {"skipped"}
-        outcome.cases[case] = max(ran, key=WORST.index) if ran else "skipped"
-        if status in ("failed", "errored"):
-            outcome.reasons.setdefault(case, reason)
+        unfinished = case if status == RUNNING else ""
+        if status != RUNNING:
+            outcome.add(case, status, reason)
+    return unfinished
 
 
 class _Collector:
-    """Writes down what becomes of every case."""
+    """Writes down which case begins, and what becomes of it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> None:
+        self._write(item.nodeid, RUNNING)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         status = {"passed": "passed", "skipped": "skipped"}.get(report.outcome, "failed")
@@ -133,11 +160,14 @@ class _Collector:
             if report.passed:
                 return
             status = "errored" if report.failed else "skipped"
-        module, _, test = report.nodeid.rpartition("/")[2].partition("::")
         crash = getattr(report.longrepr, "reprcrash", None)
         reason = (crash.message if crash else str(report.longrepr or "")).strip().splitlines()[:1]
+        self._write(report.nodeid, status, "".join(reason)[:300])
+
+    def _write(self, node: str, status: str, reason: str = "") -> None:
+        module, _, test = node.rpartition("/")[2].partition("::")
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps([f"{module}::{test.partition('[')[0]}", status, "".join(reason)[:300]]) + "\n")
+            file.write(json.dumps([f"{module}::{test.partition('[')[0]}", status, reason]) + "\n")
 
 
 def _play(name: str, backend: str, mode: str, cases: tuple[str, ...], only: str, stops: bool) -> None:

@@ -31,15 +31,18 @@ def pages(virtual: torch.Tensor, v2p: torch.Tensor) -> tuple[torch.Tensor, torch
 
     `virtual` is dense, of any shape, with at least one element. None stands for a mask without any True.
     """
+    last = v2p.shape[0] - 2
     try:
         return _look_up(virtual, v2p[:-1]), None
     except (IndexError, RuntimeError):  # torch looks at every id, so only a call with one outside pays for another look
-        last = v2p.shape[0] - 2
+        low, high = (bound.item() for bound in virtual.aminmax())
+        if low >= SINK and high <= last:
+            raise  # all ids are in the table: it is something else
     inside = virtual.clamp(SINK, last)
     physical = v2p.index_select(0, inside.view(-1)).view(virtual.shape)
     physical.masked_fill_(inside != virtual, TOMBSTONE)
-    past = virtual > last
-    return physical, past if past.any() else None
+    past = virtual > last if high > last else None
+    return physical, past
 
 
 def _look_up(virtual: torch.Tensor, known: torch.Tensor) -> torch.Tensor:

@@ -185,6 +185,17 @@ def test_of_lanes_that_borrow_one_id_exactly_one_is_served(subject: Subject, pla
 
 
 @borrowed_specs
+def test_lanes_that_borrow_one_id_where_pages_are_bound_by_hand(subject: Subject, planned: AllocSpec) -> None:
+    pool = generate.borrower(generate.sub_pool(Random(9), 90, 150, 10, 5))
+    unbound = [v for v in range(1, 90) if pool.v2p[v] < 0]
+    for v in unbound[60:66]:  # pages that the frontier comes to
+        p = pool.watermark + v % 7 + 1
+        pool.v2p[v], pool.p2v[p] = p, v
+    alloc(subject, planned, pool, [unbound[i % 9] for i in range(40)])
+    alloc(subject, planned, pool, [unbound[min(i, 30 - i)] for i in range(31)])
+
+
+@borrowed_specs
 @pytest.mark.parametrize("size", [1, 31, 33, 63, 512], ids="size{}".format)
 def test_awkward_numbers_of_borrowed_ids(subject: Subject, planned: AllocSpec, size: int) -> None:
     size = min(size, 150) if subject.slow else size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -12,10 +13,10 @@ from hypothesis import strategies as st
 from pagebind.errors import InvalidArgument
 from pagebind.ops import READ_STREAM, ReadStreamSpec
 
-from pagebind_conformance import generate
-from pagebind_conformance.guarded import Layout
+from pagebind_conformance import generate, oracle
+from pagebind_conformance.guarded import POISON, Guarded, Layout
 from pagebind_conformance.subject import Subject
-from pagebind_conformance.trial.call import How
+from pagebind_conformance.trial.call import How, counted, hold, state_words
 from pagebind_conformance.trial.read_stream import read_stream
 
 OPERATION = READ_STREAM
@@ -104,6 +105,41 @@ def test_table_and_stream_of_one_call_are_each_cut_to_their_own_room(subject: Su
     out, table = read_stream(subject, planned, [[1, 2]], [0], [4], V2P, [0, room], capacity=room, width=width)
     assert out == entries[:room]
     assert table == [entries[:width]]
+
+
+@every_spec
+@pytest.mark.parametrize("checks", ["count", "full"])
+def test_a_call_that_leaves_out_the_delta_widens_no_lane(
+    subject: Subject, planned: ReadStreamSpec, checks: str
+) -> None:
+    # Full checks hand arguments on as they are given: there a backend's own default counts. A token more, or one less,
+    # changes how many items one of the two lanes has; both have room for more.
+    room = 3 * (planned.page_size if planned.granularity == "token" else 1)
+    rows, lens = (
+        [generate.spread([3, 1, 2], planned.page_size, planned.form)],
+        [planned.page_size, planned.page_size + 1],
+    )
+    v2p, indptr, starts = [0, 9, 4, 7, -1], [0, room, 2 * room], [0, 0] if planned.windowed else None
+    poison, words = POISON[planned.out_dtype], state_words()
+    out, table = [poison] * (2 * room), [[poison] * room] * 2 if planned.with_table else None
+    values: dict[str, tuple[Sequence[Any] | None, torch.dtype]] = {
+        "request_table": (rows, torch.int32),
+        "req_rows": ([0, 0], planned.row_dtype),
+        "seq_lens": (lens, planned.length_dtype),
+        "v2p": (v2p, planned.index_dtype),
+        "indptr": (indptr, planned.indptr_dtype),
+        "out": (out, planned.out_dtype),
+        "starts": (starts, planned.length_dtype),
+        "table": (table, planned.out_dtype),
+        "state": (words, torch.int64),
+    }
+    arguments = {name: Guarded(one, dtype, subject.device) for name, (one, dtype) in values.items() if one is not None}
+    unit = {name: getattr(planned, name) for name in ("page_size", "form", "granularity", "multiplier")}
+    stream, shown, counters = oracle.read_stream(
+        rows, [0, 0], lens, v2p, indptr, out, starts=starts, table=table, seq_len_delta=0, **unit
+    )
+    expected = {"out": stream, "table": shown, "state": counted(words, counters)}
+    hold(subject, READ_STREAM, planned, arguments, expected, How(checks=checks))
 
 
 @every_spec

@@ -79,8 +79,8 @@ class Alloc(Protocol):
         A borrowed id that is the sink or negative asks for nothing: its lane gets page 0 and is no fault. Counted in
         `tables.state`: `starved` lanes that found no id or no page; `bad_bind` lanes whose id or page is bound already
         or lies outside the tables (somebody bound it by hand): they get the sink, and the id and the page are off the
-        stacks. Where a borrowed id repeats, which of its lanes is served is not specified. Raises InvalidArgument
-        before launching.
+        stacks. Where a borrowed id repeats, which of its lanes is served is not specified, nor whether one is where a
+        lane of it has a page that is bound already. Raises InvalidArgument before launching.
         """
 
     def warmup(self) -> None:
