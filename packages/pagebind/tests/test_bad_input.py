@@ -14,9 +14,11 @@ from pagebind.ops import (
     FEATURES,
     OPERATIONS,
     READ_TABLE,
+    AdvanceSpec,
     AllocSpec,
     BindSpec,
     CompactSpec,
+    ExtendSpec,
     ReadTableSpec,
     RefreshTableSpec,
     TranslateSpec,
@@ -188,3 +190,14 @@ def test_memory_that_cannot_be_had_is_told_by_the_sizes_that_ask_for_it(make, to
         make()
     assert told in str(caught.value)
     assert str(caught.value.__cause__) in str(caught.value), "what torch said stays in the message"
+
+
+@pytest.mark.parametrize("spec", [partial(ExtendSpec, max_tokens=1), AdvanceSpec], ids=["extend", "advance"])
+def test_token_ids_past_what_a_request_table_holds_are_refused(spec):
+    most = 2**29
+    spec(max_bs=1, page_size=4, num_virtual=most, num_physical=8)
+    with pytest.raises(
+        InvalidArgument, match="largest virtual token id is 2147483651 .* plan form='page', or fewer ids"
+    ):
+        spec(max_bs=1, page_size=4, num_virtual=most + 1, num_physical=8)
+    spec(max_bs=1, page_size=4, num_virtual=most + 1, num_physical=8, form="page")

@@ -17,39 +17,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 
 from pagebind.errors import InvalidArgument
 from pagebind.operation import (
-    INT32_MAX,
     Launch,
     LaunchOptions,
     Operation,
     Planner,
-    need_at_most,
-    need_choice,
-    need_count,
     need_entries_fit,
-    need_index_dtypes,
     need_length,
     need_rows,
     need_separate_rows,
-    need_tables,
     need_tensor,
-    plain,
 )
-from pagebind.ops import stacks
+from pagebind.ops import next_tokens
 from pagebind.ops.apart import need_memory_of_its_own
-from pagebind.ops.bind import BindSpec, bindable
 from pagebind.ops.composed import Composed
-from pagebind.ops.extend import need_ids_fit
-from pagebind.ops.ids import past_table, scale_of
-from pagebind.ops.lanes import add, clip, rows_of, where
-from pagebind.ops.ragged import cell, flat, gather, quotient
-from pagebind.ops.read_table import table_tokens
-from pagebind.words import COUNT_MISMATCH, HOLE, SINK, STARVED, TOMBSTONE, Form, PageTables
+from pagebind.ops.ids import scale_of
+from pagebind.ops.next_tokens import advance_lanes
+from pagebind.ops.ragged import cell, flat
+from pagebind.words import HOLE, SINK, Form, PageTables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,28 +68,9 @@ class AdvanceSpec:
     id_dtype: torch.dtype = torch.int32  # of token_ids, new_ids and new_pages
 
     def __post_init__(self) -> None:
-        need_count("max_bs", self.max_bs, 0, INT32_MAX)
-        need_count("page_size", self.page_size, 1, INT32_MAX)
-        need_count("num_virtual", self.num_virtual, 1)
-        need_count("num_physical", self.num_physical, 1)
-        need_count("multiplier", self.multiplier, 1)
-        need_choice("form", self.form, ("token", "page"))
-        need_choice("granularity", self.granularity, ("token", "page"))
-        need_index_dtypes(
-            index_dtype=self.index_dtype,
-            row_dtype=self.row_dtype,
-            length_dtype=self.length_dtype,
-            out_dtype=self.out_dtype,
-            table_dtype=self.table_dtype,
-            id_dtype=self.id_dtype,
-        )
-        need_entries_fit(self.num_physical, self.multiplier, self.page_size, "token", self.out_dtype)
-        need_ids_fit(self.form, self.num_virtual, self.page_size)
+        next_tokens.need_new_pages_fit(self)
         if self.appends:
             need_entries_fit(self.num_physical, self.multiplier, self.page_size, self.granularity, self.table_dtype)
-        if self.emits:
-            need_entries_fit(self.num_virtual, 1, self.page_size, "token", self.id_dtype)
-            need_entries_fit(self.num_physical, 1, 1, "page", self.id_dtype)
 
 
 class Advance(Protocol):
@@ -180,9 +151,7 @@ def arguments(
     need_separate_rows("request_table", request_table)
     need_tensor("seq_lens", seq_lens, spec.length_dtype, 1, device)
     need_length("seq_lens", seq_lens, bs, "req_rows")
-    need_tables(tables, spec.index_dtype, device)
-    need_at_most("num_virtual", tables.v2p.shape[0] - 1, spec.num_virtual, "num_virtual")
-    need_at_most("num_physical", tables.p2v.shape[0] - 1, spec.num_physical, "num_physical")
+    next_tokens.need_takable(spec, device, tables, pages)
     need_tensor("slots", slots, spec.out_dtype, 1, device)
     need_length("slots", slots, bs, "req_rows")
     if (table is not None) != spec.appends:
@@ -192,9 +161,7 @@ def arguments(
         if table.shape[0] < bs:
             raise InvalidArgument(f"table has {table.shape[0]} rows for a batch of {bs}; it needs at least one a lane")
         need_separate_rows("table", table)
-    if pages is not None:
-        need_count("pages", pages, 0)
-    _need_emitted(spec, device, bs, slots, token_ids, new_ids, new_pages)
+    next_tokens.need_emitted(spec, device, bs, "req_rows", token_ids, new_ids, new_pages)
     need_memory_of_its_own(
         "request_table seq_lens slots table token_ids new_ids new_pages",
         (request_table, seq_lens, slots, table, token_ids, new_ids, new_pages),
@@ -202,25 +169,6 @@ def arguments(
         (req_rows,),
     )
     return bs > 0
-
-
-def _need_emitted(
-    spec: AdvanceSpec,
-    device: torch.device,
-    bs: int,
-    slots: torch.Tensor,
-    token_ids: torch.Tensor | None,
-    new_ids: torch.Tensor | None,
-    new_pages: torch.Tensor | None,
-) -> None:
-    for name, value in (("token_ids", token_ids), ("new_ids", new_ids), ("new_pages", new_pages)):
-        if (value is not None) != spec.emits:
-            raise InvalidArgument(f"{name} is {'given' if value is not None else 'None'}, emits={spec.emits}")
-        if value is not None:
-            need_tensor(name, value, spec.id_dtype, 1, device)
-    if token_ids is not None and new_ids is not None and new_pages is not None:
-        need_length("token_ids", token_ids, bs, "req_rows")
-        need_length("new_pages", new_pages, new_ids.shape[0], "new_ids")
 
 
 def bytes_moved(spec: AdvanceSpec, *, lanes: int, items: int) -> int:
@@ -244,47 +192,6 @@ def features(spec: AdvanceSpec) -> frozenset[str]:
     return frozenset({f"form={spec.form}", *(["emits"] if spec.emits else []), *appends})
 
 
-class _Lanes(NamedTuple):
-    """What each lane asks for."""
-
-    row: torch.Tensor  # [bs], int64
-    token: torch.Tensor  # [bs], int64
-    page: torch.Tensor  # [bs], int64; the token's page in its row
-    offset: torch.Tensor  # [bs], int64; the token's place in that page
-    fits: torch.Tensor  # [bs], bool; whether the row is good and has room
-    takes: torch.Tensor  # [bs], bool; whether the token begins a page
-    last: torch.Tensor  # [bs], int64; id of the page it goes on in as the row names it; -1 for a hole or without one
-    bad_row: torch.Tensor  # [bs], bool
-    clipped: torch.Tensor  # [bs], bool; never together with bad_row
-
-
-def _lanes_of(
-    spec: AdvanceSpec,
-    request_table: torch.Tensor,
-    req_rows: torch.Tensor,
-    seq_lens: torch.Tensor,
-    table: torch.Tensor | None,
-) -> _Lanes:
-    row, bad = rows_of(request_table, req_rows)
-    room = min(table_tokens(spec.form, spec.page_size, request_table), torch.iinfo(spec.length_dtype).max)
-    token, cut = clip(seq_lens, room)
-    page = quotient(token, spec.page_size)
-    offset = token - page * spec.page_size
-    full = token == room
-    fits = ~(full | bad)
-    takes = fits & (offset == 0)
-    clipped = cut | full
-    if table is not None:
-        clipped = clipped | ((page if spec.granularity == "page" else token) >= table.shape[1])
-    last = torch.full_like(token, HOLE)
-    goes_on = (fits ^ takes).nonzero().flatten()
-    if goes_on.shape[0]:
-        before = token - 1 if spec.form == "token" else page
-        named = gather(request_table, row.index_select(0, goes_on), before.index_select(0, goes_on)).long()
-        last[goes_on] = (quotient(named, spec.page_size) if spec.form == "token" else named).clamp_(min=HOLE)
-    return _Lanes(row, token, page, offset, fits, takes, last, bad, clipped.masked_fill_(bad, False))
-
-
 def faults(
     spec: AdvanceSpec,
     request_table: torch.Tensor,
@@ -300,27 +207,15 @@ def faults(
     new_pages: torch.Tensor | None = None,
 ) -> Mapping[str, Sequence[int]]:
     """Return what a call would count: lanes, the new pages by their number in the call, virtual pages."""
-    lanes = _lanes_of(spec, request_table, req_rows, seq_lens, table)
-    asked = int(lanes.takes.count_nonzero())
-    found = stacks.find(tables, asked)
-    refused = ~bindable(found.virtual, found.physical, tables.v2p, tables.p2v)
-    return {
-        "clipped": where(lanes.clipped),
-        "bad_row": where(lanes.bad_row),
-        "bad_id": plain(past_table(lanes.last, 1, tables.v2p)),
-        "starved": range(found.virtual.shape[0], asked),
-        "bad_bind": plain(found.virtual[refused]),
-        "count_mismatch": [asked] if pages is not None and pages != asked else [],
-    }
+    lanes = advance_lanes(spec, request_table, req_rows, seq_lens, table)
+    return next_tokens.faults_of(tables, lanes, int(lanes.takes.count_nonzero()), pages)
 
 
 def compose(spec: AdvanceSpec, device: torch.device, planners: Mapping[str, Planner], options: LaunchOptions) -> Launch:
     """Take pages off the stacks and write rows, slots and lengths with torch; bind with the core operation."""
     ps = spec.page_size
     per_page, scale = (scale_of(spec.num_physical, spec.multiplier, unit) for unit in (1, ps))
-    bind = planners["bind"](
-        BindSpec(max_items=spec.num_virtual, index_dtype=spec.index_dtype, id_dtype=spec.index_dtype), device, options
-    )
+    bind = next_tokens.plan_bind(spec, device, planners, options)
 
     def run(
         request_table: torch.Tensor,
@@ -335,28 +230,17 @@ def compose(spec: AdvanceSpec, device: torch.device, planners: Mapping[str, Plan
         new_ids: torch.Tensor | None = None,
         new_pages: torch.Tensor | None = None,
     ) -> None:
-        lanes = _lanes_of(spec, request_table, req_rows, seq_lens, table)
-        past = lanes.last >= tables.v2p.shape[0] - 1
-        virtual = lanes.last.masked_fill(past, HOLE)
-        physical = tables.v2p.index_select(0, virtual.clamp(min=SINK)).long().masked_fill_(virtual < 0, TOMBSTONE)
+        lanes = advance_lanes(spec, request_table, req_rows, seq_lens, table)
         takers = lanes.takes.nonzero().flatten()
-        asked = takers.shape[0]
-        taken = stacks.take(tables, asked, bind)
+        virtual, physical, taken = next_tokens.take(tables, lanes, takers.shape[0], pages, bind, options.count)
         virtual[takers], physical[takers] = taken.virtual.long(), taken.physical.long()
-        if options.count:
-            add(tables.state, clipped=lanes.clipped, bad_row=lanes.bad_row, bad_id=past, bad_bind=taken.refused)
-            tables.state[STARVED] += asked - taken.found
-            tables.state[COUNT_MISMATCH] += int(pages is not None and pages != asked)
 
         entry = (physical * scale).add_(lanes.offset).masked_fill_((physical < 0) | ~lanes.fits, SINK)
         slots.copy_(entry)
         ids = (virtual * ps).add_(lanes.offset).masked_fill_((virtual < 0) | ~lanes.fits, HOLE)
         if token_ids is not None:
             token_ids.copy_(ids)
-        for told, values in ((new_ids, taken.virtual), (new_pages, taken.physical)):
-            if told is not None:
-                told[:asked] = values[: told.shape[0]]
-                told[asked:] = HOLE
+        next_tokens.emit(taken, new_ids, new_pages)
         wrote, column, cells = (
             (lanes.fits, lanes.token, ids) if spec.form == "token" else (lanes.takes, lanes.page, virtual)
         )

@@ -32,8 +32,6 @@ from pagebind.operation import (
     Operation,
     Planner,
     need_at_most,
-    need_count,
-    need_index_dtypes,
     need_length,
     need_tables,
     need_tensor,
@@ -43,6 +41,7 @@ from pagebind.ops import stacks
 from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.bind import BindSpec, bindable
 from pagebind.ops.composed import Composed
+from pagebind.ops.fields import need_fields
 from pagebind.ops.lanes import add
 from pagebind.words import SINK, STARVED, PageTables
 
@@ -60,8 +59,7 @@ class AllocSpec:
     id_dtype: torch.dtype = torch.int32  # of ids and pages
 
     def __post_init__(self) -> None:
-        need_count("max_items", self.max_items, 0)
-        need_index_dtypes(index_dtype=self.index_dtype, id_dtype=self.id_dtype)
+        need_fields(self)
 
 
 class Alloc(Protocol):

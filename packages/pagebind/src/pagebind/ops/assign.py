@@ -16,14 +16,11 @@ import torch
 
 from pagebind.errors import InvalidArgument
 from pagebind.operation import (
-    INT32_MAX,
     Launch,
     LaunchOptions,
     Operation,
     Planner,
     need_at_most,
-    need_count,
-    need_index_dtypes,
     need_rows,
     need_separate_rows,
     need_state,
@@ -31,6 +28,7 @@ from pagebind.operation import (
 )
 from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.composed import Composed
+from pagebind.ops.fields import need_fields
 from pagebind.ops.lanes import add, parts_of, rows_of, where
 from pagebind.ops.ragged import expand
 
@@ -45,9 +43,7 @@ class AssignSpec:
     indptr_dtype: torch.dtype = torch.int32
 
     def __post_init__(self) -> None:
-        need_count("max_bs", self.max_bs, 0, INT32_MAX)
-        need_count("max_items", self.max_items, 0)
-        need_index_dtypes(row_dtype=self.row_dtype, indptr_dtype=self.indptr_dtype)
+        need_fields(self)
 
 
 class Assign(Protocol):

@@ -18,8 +18,6 @@ import torch
 from pagebind.operation import (
     Operation,
     need_at_most,
-    need_count,
-    need_index_dtypes,
     need_length,
     need_page_table,
     need_state,
@@ -27,6 +25,7 @@ from pagebind.operation import (
     plain,
 )
 from pagebind.ops.apart import need_memory_of_its_own
+from pagebind.ops.fields import need_fields
 from pagebind.ops.ragged import first_of_each
 from pagebind.words import SINK, TOMBSTONE
 
@@ -40,8 +39,7 @@ class BindSpec:
     id_dtype: torch.dtype = torch.int32  # of virtual and physical
 
     def __post_init__(self) -> None:
-        need_count("max_items", self.max_items, 0)
-        need_index_dtypes(index_dtype=self.index_dtype, id_dtype=self.id_dtype)
+        need_fields(self)
 
 
 class Bind(Protocol):

@@ -22,31 +22,22 @@ from typing import Literal, Protocol
 import torch
 
 from pagebind.operation import (
-    INT32_MAX,
     Launch,
     LaunchOptions,
     Operation,
     Planner,
-    need_at_most,
     need_choice,
-    need_count,
-    need_index_dtypes,
     need_length,
     need_rows,
-    need_tables,
     need_tensor,
-    plain,
 )
-from pagebind.ops import stacks
+from pagebind.ops import cuts
 from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.composed import Composed
-from pagebind.ops.free import held
-from pagebind.ops.ids import read_ids
-from pagebind.ops.lanes import EvictLanes, add, evict_lanes, where
-from pagebind.ops.ragged import expand
+from pagebind.ops.fields import need_fields
+from pagebind.ops.lanes import EvictLanes, evict_lanes
 from pagebind.ops.read_table import table_tokens
-from pagebind.ops.unbind import UnbindSpec, unbindable
-from pagebind.words import COUNT_MISMATCH, TOMBSTONE, Form, PageTables
+from pagebind.words import Form, PageTables
 
 Part = Literal["head", "tail", "row"]
 """Which pages of a row are given back."""
@@ -70,16 +61,7 @@ class EvictSpec:
 
     def __post_init__(self) -> None:
         need_choice("part", self.part, PARTS)
-        need_count("max_bs", self.max_bs, 0, INT32_MAX)
-        need_count("max_pages", self.max_pages, 0, INT32_MAX)
-        need_count("page_size", self.page_size, 1, INT32_MAX)
-        need_choice("form", self.form, ("token", "page"))
-        need_index_dtypes(
-            index_dtype=self.index_dtype,
-            row_dtype=self.row_dtype,
-            length_dtype=self.length_dtype,
-            id_dtype=self.id_dtype,
-        )
+        need_fields(self)
 
 
 class Evict(Protocol):
@@ -131,16 +113,9 @@ def arguments(
 ) -> bool:
     """Check a call; False for an empty batch."""
     bs = need_rows(request_table, req_rows, spec.max_bs, spec.row_dtype, device)
-    for name, tokens in (("starts", starts), ("lens", lens)):
-        need_tensor(name, tokens, spec.length_dtype, 1, device)
-        need_length(name, tokens, bs, "req_rows")
-    need_tables(tables, spec.index_dtype, device)
+    cuts.need_cuts(spec, device, bs, tables, freed, pages, starts=starts, lens=lens)
     need_tensor("first", first, torch.int32, 1, device)
     need_length("first", first, request_table.shape[0], "request_table")
-    need_tensor("freed", freed, spec.id_dtype, 1, device)
-    need_at_most("the capacity of freed", freed.shape[0], spec.max_pages, "max_pages")
-    if pages is not None:
-        need_count("pages", pages, 0)
     need_memory_of_its_own(
         "first freed",
         (first, freed),
@@ -183,13 +158,6 @@ def _lanes_of(
     )
 
 
-def _ids_to_free(spec: EvictSpec, request_table: torch.Tensor, lanes: EvictLanes, tables: PageTables) -> torch.Tensor:
-    lane, step = expand(lanes.fits)
-    row, page = lanes.row.index_select(0, lane), lanes.first.index_select(0, lane).add_(step)
-    ids = read_ids(spec.form, "page", spec.page_size, request_table, row, page).to(spec.id_dtype)
-    return held(ids, tables)
-
-
 def faults(
     spec: EvictSpec,
     request_table: torch.Tensor,
@@ -204,23 +172,12 @@ def faults(
 ) -> Mapping[str, Sequence[int]]:
     """Return what a call would count: lanes, virtual pages; for a mismatch, the pages that would come back."""
     lanes = _lanes_of(spec, request_table, req_rows, starts, lens, first, freed)
-    ids = _ids_to_free(spec, request_table, lanes, tables)
-    _, served, double_free, bad_free = unbindable(ids, tables.v2p, tables.p2v)
-    count = int(served.count_nonzero())
-    return {
-        "clipped": where(lanes.clipped),
-        "bad_row": where(lanes.bad_row),
-        "double_free": plain(ids[double_free]),
-        "bad_free": plain(ids[bad_free]),
-        "count_mismatch": [count] if pages is not None and pages != count else [],
-    }
+    return cuts.faults_of(spec, request_table, tables, lanes, pages)
 
 
 def compose(spec: EvictSpec, device: torch.device, planners: Mapping[str, Planner], options: LaunchOptions) -> Launch:
     """Unbind with the core operation; push what it released and move first pages with torch."""
-    unbind = planners["unbind"](
-        UnbindSpec(max_items=spec.max_pages, index_dtype=spec.index_dtype, id_dtype=spec.id_dtype), device, options
-    )
+    unbind = cuts.plan_unbind(spec, device, planners, options)
 
     def run(
         request_table: torch.Tensor,
@@ -234,18 +191,9 @@ def compose(spec: EvictSpec, device: torch.device, planners: Mapping[str, Planne
         pages: int | None = None,
     ) -> None:
         lanes = _lanes_of(spec, request_table, req_rows, starts, lens, first, freed)
-        ids = _ids_to_free(spec, request_table, lanes, tables)
-        n = served = ids.shape[0]
-        if n:
-            unbind(ids, tables.v2p, tables.p2v, freed=freed[:n], state=tables.state if options.count else None)
-            served = stacks.push(tables, ids, freed[:n], borrowed=True)
-        freed[n:] = TOMBSTONE
+        cuts.give_back(spec, request_table, tables, lanes, unbind, options.count, freed, pages)
         good = ~lanes.bad_row
         first[lanes.row[good]] = lanes.moved[good].to(first.dtype)
-        if options.count:
-            add(tables.state, clipped=lanes.clipped, bad_row=lanes.bad_row)
-            if pages is not None:
-                tables.state[COUNT_MISMATCH] += int(pages != served)
 
     return Composed("evict", device, run, unbind)
 

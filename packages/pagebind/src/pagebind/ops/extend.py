@@ -20,32 +20,23 @@ import torch
 
 from pagebind.errors import InvalidArgument
 from pagebind.operation import (
-    INT32_MAX,
     Launch,
     LaunchOptions,
     Operation,
     Planner,
     need_at_most,
-    need_choice,
-    need_count,
-    need_entries_fit,
-    need_index_dtypes,
     need_length,
     need_rows,
     need_separate_rows,
-    need_tables,
     need_tensor,
-    plain,
 )
-from pagebind.ops import stacks
+from pagebind.ops import next_tokens, stacks
 from pagebind.ops.apart import need_memory_of_its_own
-from pagebind.ops.bind import BindSpec, bindable
 from pagebind.ops.composed import Composed
-from pagebind.ops.ids import past_table, scale_of
-from pagebind.ops.lanes import ExtendLanes, add, extend_lanes, where
+from pagebind.ops.ids import scale_of
+from pagebind.ops.next_tokens import ExtendLanes, extend_lanes
 from pagebind.ops.ragged import begins, cell, expand, flat, quotient
-from pagebind.ops.read_table import table_tokens
-from pagebind.words import COUNT_MISMATCH, HOLE, SINK, STARVED, TOMBSTONE, Form, PageTables
+from pagebind.words import HOLE, SINK, Form, PageTables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,36 +63,7 @@ class ExtendSpec:
     id_dtype: torch.dtype = torch.int32  # of token_ids, new_ids and new_pages
 
     def __post_init__(self) -> None:
-        need_count("max_bs", self.max_bs, 0, INT32_MAX)
-        need_count("max_tokens", self.max_tokens, 0, INT32_MAX)
-        need_count("page_size", self.page_size, 1, INT32_MAX)
-        need_count("num_virtual", self.num_virtual, 1)
-        need_count("num_physical", self.num_physical, 1)
-        need_count("multiplier", self.multiplier, 1)
-        need_choice("form", self.form, ("token", "page"))
-        need_index_dtypes(
-            index_dtype=self.index_dtype,
-            row_dtype=self.row_dtype,
-            length_dtype=self.length_dtype,
-            indptr_dtype=self.indptr_dtype,
-            out_dtype=self.out_dtype,
-            id_dtype=self.id_dtype,
-        )
-        need_entries_fit(self.num_physical, self.multiplier, self.page_size, "token", self.out_dtype)
-        need_ids_fit(self.form, self.num_virtual, self.page_size)
-        if self.emits:
-            need_entries_fit(self.num_virtual, 1, self.page_size, "token", self.id_dtype)
-            need_entries_fit(self.num_physical, 1, 1, "page", self.id_dtype)
-
-
-def need_ids_fit(form: Form, num_virtual: int, page_size: int) -> None:
-    """Refuse a request table whose int32 cells could not hold every id."""
-    largest = (num_virtual - 1) * page_size + page_size - 1 if form == "token" else num_virtual - 1
-    if largest > INT32_MAX:
-        raise InvalidArgument(
-            f"the largest virtual {form} id is {largest} (num_virtual {num_virtual}, page_size {page_size}), more than "
-            f"an int32 request table holds ({INT32_MAX}); plan form='page', or fewer ids"
-        )
+        next_tokens.need_new_pages_fit(self)
 
 
 class Extend(Protocol):
@@ -171,14 +133,10 @@ def arguments(
     need_tensor("indptr", indptr, spec.indptr_dtype, 1, device)
     if indptr.shape[0] != bs + 1:
         raise InvalidArgument(f"indptr has {indptr.shape[0]} element(s); a batch of {bs} needs {bs + 1}")
-    need_tables(tables, spec.index_dtype, device)
-    need_at_most("num_virtual", tables.v2p.shape[0] - 1, spec.num_virtual, "num_virtual")
-    need_at_most("num_physical", tables.p2v.shape[0] - 1, spec.num_physical, "num_physical")
+    next_tokens.need_takable(spec, device, tables, pages)
     need_tensor("slots", slots, spec.out_dtype, 1, device)
     need_at_most("the capacity of slots", slots.shape[0], spec.max_tokens, "max_tokens")
-    if pages is not None:
-        need_count("pages", pages, 0)
-    _need_emitted(spec, device, slots, token_ids, new_ids, new_pages)
+    next_tokens.need_emitted(spec, device, slots.shape[0], "slots", token_ids, new_ids, new_pages)
     need_memory_of_its_own(
         "request_table slots token_ids new_ids new_pages",
         (request_table, slots, token_ids, new_ids, new_pages),
@@ -186,24 +144,6 @@ def arguments(
         (req_rows, prefix_lens, indptr),
     )
     return bs > 0
-
-
-def _need_emitted(
-    spec: ExtendSpec,
-    device: torch.device,
-    slots: torch.Tensor,
-    token_ids: torch.Tensor | None,
-    new_ids: torch.Tensor | None,
-    new_pages: torch.Tensor | None,
-) -> None:
-    for name, value in (("token_ids", token_ids), ("new_ids", new_ids), ("new_pages", new_pages)):
-        if (value is not None) != spec.emits:
-            raise InvalidArgument(f"{name} is {'given' if value is not None else 'None'}, emits={spec.emits}")
-        if value is not None:
-            need_tensor(name, value, spec.id_dtype, 1, device)
-    if token_ids is not None and new_ids is not None and new_pages is not None:
-        need_length("token_ids", token_ids, slots.shape[0], "slots")
-        need_length("new_pages", new_pages, new_ids.shape[0], "new_ids")
 
 
 def bytes_moved(spec: ExtendSpec, *, lanes: int, items: int) -> int:
@@ -221,27 +161,6 @@ def features(spec: ExtendSpec) -> frozenset[str]:
     return frozenset({f"form={spec.form}", *(["emits"] if spec.emits else [])})
 
 
-def _lanes_of(
-    spec: ExtendSpec,
-    request_table: torch.Tensor,
-    req_rows: torch.Tensor,
-    prefix_lens: torch.Tensor,
-    indptr: torch.Tensor,
-    slots: torch.Tensor,
-) -> ExtendLanes:
-    tokens = table_tokens(spec.form, spec.page_size, request_table)
-    return extend_lanes(
-        request_table,
-        req_rows,
-        prefix_lens,
-        indptr,
-        form=spec.form,
-        page_size=spec.page_size,
-        tokens=tokens,
-        capacity=slots.shape[0],
-    )
-
-
 def faults(
     spec: ExtendSpec,
     request_table: torch.Tensor,
@@ -257,18 +176,8 @@ def faults(
     new_pages: torch.Tensor | None = None,
 ) -> Mapping[str, Sequence[int]]:
     """Return what a call would count: lanes, the new pages by their number in the call, virtual pages."""
-    lanes = _lanes_of(spec, request_table, req_rows, prefix_lens, indptr, slots)
-    asked = int(lanes.new_pages.sum())
-    found = stacks.find(tables, asked)
-    refused = ~bindable(found.virtual, found.physical, tables.v2p, tables.p2v)
-    return {
-        "clipped": where(lanes.clipped),
-        "bad_row": where(lanes.bad_row),
-        "bad_id": plain(past_table(lanes.last, 1, tables.v2p)),
-        "starved": range(found.virtual.shape[0], asked),
-        "bad_bind": plain(found.virtual[refused]),
-        "count_mismatch": [asked] if pages is not None and pages != asked else [],
-    }
+    lanes = extend_lanes(spec, request_table, req_rows, prefix_lens, indptr, slots)
+    return next_tokens.faults_of(tables, lanes, int(lanes.new_pages.sum()), pages)
 
 
 def _pages_touched(
@@ -281,7 +190,7 @@ def _pages_touched(
     fresh = torch.ones(int(touched.sum()), dtype=torch.bool, device=first.device)
     fresh[went_on] = False
     virtual, physical = torch.empty_like(fresh, dtype=torch.int64), torch.empty_like(fresh, dtype=torch.int64)
-    virtual[went_on], physical[went_on] = last[lanes.goes_on], last_page[lanes.goes_on].long()
+    virtual[went_on], physical[went_on] = last[lanes.goes_on], last_page[lanes.goes_on]
     if taken.virtual.shape[0]:
         virtual[fresh], physical[fresh] = taken.virtual.long(), taken.physical.long()
     return first, virtual, physical
@@ -291,9 +200,7 @@ def compose(spec: ExtendSpec, device: torch.device, planners: Mapping[str, Plann
     """Take pages off the stacks and write rows and slots with torch; bind with the core operation."""
     ps = spec.page_size
     scale = scale_of(spec.num_physical, spec.multiplier, ps)
-    bind = planners["bind"](
-        BindSpec(max_items=spec.num_virtual, index_dtype=spec.index_dtype, id_dtype=spec.index_dtype), device, options
-    )
+    bind = next_tokens.plan_bind(spec, device, planners, options)
 
     def run(
         request_table: torch.Tensor,
@@ -308,16 +215,9 @@ def compose(spec: ExtendSpec, device: torch.device, planners: Mapping[str, Plann
         new_ids: torch.Tensor | None = None,
         new_pages: torch.Tensor | None = None,
     ) -> None:
-        lanes = _lanes_of(spec, request_table, req_rows, prefix_lens, indptr, slots)
-        past = lanes.last >= tables.v2p.shape[0] - 1
-        last = lanes.last.masked_fill(past, HOLE)
-        last_page = tables.v2p.index_select(0, last.clamp(min=SINK)).masked_fill(last < 0, TOMBSTONE)
+        lanes = extend_lanes(spec, request_table, req_rows, prefix_lens, indptr, slots)
         asked = int(lanes.new_pages.sum())
-        taken = stacks.take(tables, asked, bind)
-        if options.count:
-            add(tables.state, clipped=lanes.clipped, bad_row=lanes.bad_row, bad_id=past, bad_bind=taken.refused)
-            tables.state[STARVED] += asked - taken.found
-            tables.state[COUNT_MISMATCH] += int(pages is not None and pages != asked)
+        last, last_page, taken = next_tokens.take(tables, lanes, asked, pages, bind, options.count)
 
         first, virtual, physical = _pages_touched(lanes, last, last_page, taken)
         lane, step = expand(lanes.tokens)
@@ -338,10 +238,7 @@ def compose(spec: ExtendSpec, device: torch.device, planners: Mapping[str, Plann
                 unwritten, rest = expand(lanes.slots - lanes.tokens)
                 out[(lanes.begin + lanes.tokens).index_select(0, unwritten).add_(rest)] = otherwise
             out.scatter_(0, at, values.to(out.dtype))
-        for told, values in ((new_ids, taken.virtual), (new_pages, taken.physical)):
-            if told is not None:
-                told[:asked] = values[: told.shape[0]]
-                told[asked:] = HOLE
+        next_tokens.emit(taken, new_ids, new_pages)
         if spec.form == "token":
             at = cell(request_table, lanes.row, lanes.prefix).index_select(0, lane).add_(step)
             flat(request_table).scatter_(0, at, ids.to(request_table.dtype))

@@ -26,7 +26,6 @@ from pagebind.operation import (
     Planner,
     need_at_most,
     need_count,
-    need_index_dtypes,
     need_length,
     need_tables,
     need_tensor,
@@ -35,6 +34,7 @@ from pagebind.operation import (
 from pagebind.ops import stacks
 from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.composed import Composed
+from pagebind.ops.fields import need_fields
 from pagebind.ops.unbind import UnbindSpec, unbindable
 from pagebind.words import COUNT_MISMATCH, EPOCH, HOLE, SINK, PageTables
 
@@ -49,8 +49,7 @@ class FreeSpec:
     id_dtype: torch.dtype = torch.int32  # of ids and freed
 
     def __post_init__(self) -> None:
-        need_count("max_items", self.max_items, 0)
-        need_index_dtypes(index_dtype=self.index_dtype, id_dtype=self.id_dtype)
+        need_fields(self)
 
 
 class Free(Protocol):

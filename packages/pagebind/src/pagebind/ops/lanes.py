@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 
 from pagebind.operation import MAX_LENGTH, plain
-from pagebind.ops.ragged import begins, gather, quotient
-from pagebind.words import COUNTERS, HOLE, Form
+from pagebind.ops.ragged import begins, quotient
+from pagebind.words import COUNTERS, Form
 
 
 class TableLanes(NamedTuple):
@@ -33,22 +33,6 @@ class StreamLanes(NamedTuple):
     begin: torch.Tensor  # [bs], int64; where the lane's part of the stream begins
     streamed: torch.Tensor  # [bs], int64; items written to the stream
     tabled: torch.Tensor  # [bs], int64; items written to the table, 0 without one
-    bad_row: torch.Tensor  # [bs], bool
-    clipped: torch.Tensor  # [bs], bool; never together with bad_row
-
-
-class ExtendLanes(NamedTuple):
-    """What each lane of an extend asks for, and what fits its row."""
-
-    row: torch.Tensor  # [bs], int64
-    prefix: torch.Tensor  # [bs], int64; tokens
-    begin: torch.Tensor  # [bs], int64; where the lane's slots begin
-    slots: torch.Tensor  # [bs], int64; slots to write
-    tokens: torch.Tensor  # [bs], int64; slots of them that are tokens with room in the row; 0 for a bad row
-    held: torch.Tensor  # [bs], int64; pages that hold the prefix
-    new_pages: torch.Tensor  # [bs], int64
-    goes_on: torch.Tensor  # [bs], bool; whether the first new token lies in the last page held
-    last: torch.Tensor  # [bs], int64; that page's id as the row names it, -1 for a hole or where none goes on
     bad_row: torch.Tensor  # [bs], bool
     clipped: torch.Tensor  # [bs], bool; never together with bad_row
 
@@ -170,35 +154,6 @@ def parts_of(indptr: torch.Tensor, capacity: int) -> tuple[torch.Tensor, torch.T
     moved = bound != raw
     length = bound[1:] - bound[:-1]
     return bound[:-1], length.clamp(min=0), moved[1:] | moved[:-1] | (length < 0)
-
-
-def extend_lanes(
-    request_table: torch.Tensor,
-    req_rows: torch.Tensor,
-    prefix_lens: torch.Tensor,
-    indptr: torch.Tensor,
-    *,
-    form: Form,
-    page_size: int,
-    tokens: int,
-    capacity: int,
-) -> ExtendLanes:
-    """Judge the lanes of an extend: `tokens` tokens a row, `capacity` slots. Waits."""
-    row, bad = rows_of(request_table, req_rows)
-    prefix, cut = clip(prefix_lens, tokens)
-    begin, slots, moved = parts_of(indptr, capacity)
-    fits = torch.minimum(slots, tokens - prefix)
-    clipped = (cut | moved | (fits < slots)).masked_fill_(bad, False)
-    fits = fits.masked_fill(bad, 0)
-    held = pages_before(prefix, page_size)
-    goes_on = (fits > 0) & (held * page_size > prefix)
-    last = torch.full_like(row, HOLE)
-    if goes_on.any():
-        before = prefix[goes_on] - 1 if form == "token" else held[goes_on] - 1
-        named = gather(request_table, row[goes_on], before).long()
-        last[goes_on] = (quotient(named, page_size) if form == "token" else named).clamp_(min=HOLE)
-    new_pages = pages_before(prefix + fits, page_size) - held
-    return ExtendLanes(row, prefix, begin, slots, fits, held, new_pages, goes_on, last, bad, clipped)
 
 
 def cut_lanes(

@@ -23,10 +23,8 @@ from pagebind.operation import (
     Operation,
     Planner,
     need_at_most,
-    need_choice,
     need_count,
     need_entries_fit,
-    need_index_dtypes,
     need_length,
     need_page_table,
     need_rows,
@@ -37,6 +35,7 @@ from pagebind.operation import (
 )
 from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.composed import Composed
+from pagebind.ops.fields import need_fields
 from pagebind.ops.ids import past_table, read_ids
 from pagebind.ops.lanes import StreamLanes, add, stream_lanes, where
 from pagebind.ops.ragged import expand
@@ -70,21 +69,7 @@ class ReadStreamSpec:
     out_dtype: torch.dtype = torch.int32  # of out and table
 
     def __post_init__(self) -> None:
-        need_count("max_bs", self.max_bs, 0, INT32_MAX)
-        need_count("max_items", self.max_items, 0)
-        need_count("max_width", self.max_width, 0, INT32_MAX)
-        need_count("page_size", self.page_size, 1, INT32_MAX)
-        need_count("num_physical", self.num_physical, 1)
-        need_count("multiplier", self.multiplier, 1)
-        need_choice("form", self.form, ("token", "page"))
-        need_choice("granularity", self.granularity, ("token", "page"))
-        need_index_dtypes(
-            index_dtype=self.index_dtype,
-            row_dtype=self.row_dtype,
-            length_dtype=self.length_dtype,
-            indptr_dtype=self.indptr_dtype,
-            out_dtype=self.out_dtype,
-        )
+        need_fields(self)
         need_entries_fit(self.num_physical, self.multiplier, self.page_size, self.granularity, self.out_dtype)
 
 

@@ -29,7 +29,6 @@ from pagebind.operation import (
     need_choice,
     need_count,
     need_entries_fit,
-    need_index_dtypes,
     need_length,
     need_page_table,
     need_rows,
@@ -39,6 +38,7 @@ from pagebind.operation import (
 )
 from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.beside import Beside, SecondTable
+from pagebind.ops.fields import need_fields
 from pagebind.ops.ids import past_table, read_ids
 from pagebind.ops.lanes import TableLanes, table_lanes, where
 from pagebind.ops.ragged import expand
@@ -70,20 +70,8 @@ class ReadTableSpec:
     beside: Beside | None = None
 
     def __post_init__(self) -> None:
-        need_count("max_bs", self.max_bs, 0, INT32_MAX)
-        need_count("max_width", self.max_width, 0, INT32_MAX)
-        need_count("page_size", self.page_size, 1, INT32_MAX)
-        need_count("num_physical", self.num_physical, 1)
-        need_count("multiplier", self.multiplier, 1)
-        need_choice("form", self.form, ("token", "page"))
-        need_choice("granularity", self.granularity, ("token", "page"))
+        need_fields(self)
         need_choice("fill", self.fill, ("prefix", "sink"))
-        need_index_dtypes(
-            index_dtype=self.index_dtype,
-            row_dtype=self.row_dtype,
-            length_dtype=self.length_dtype,
-            out_dtype=self.out_dtype,
-        )
         need_entries_fit(self.num_physical, self.multiplier, self.page_size, self.granularity, self.out_dtype)
         if self.beside is None:
             return

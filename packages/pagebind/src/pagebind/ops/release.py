@@ -17,7 +17,7 @@ import torch
 
 from pagebind.errors import InvalidArgument
 from pagebind.operation import Launch, LaunchOptions, Operation, Planner, need_length, need_tensor
-from pagebind.ops import truncate
+from pagebind.ops import cuts, truncate
 from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.composed import Composed
 from pagebind.words import PageTables
@@ -98,12 +98,12 @@ def faults(
 ) -> Mapping[str, Sequence[int]]:
     """Return what a call would count: lanes, and virtual pages."""
     lanes = truncate.lanes_of(spec, request_table, req_rows, seq_lens, starts, freed, whole_row=True)
-    return truncate.cut_faults(spec, request_table, tables, lanes, pages)
+    return cuts.faults_of(spec, request_table, tables, lanes, pages)
 
 
 def compose(spec: ReleaseSpec, device: torch.device, planners: Mapping[str, Planner], options: LaunchOptions) -> Launch:
     """Unbind with the core operation; push what it released and empty the cells with torch."""
-    unbind = truncate.plan_unbind(spec, device, planners, options)
+    unbind = cuts.plan_unbind(spec, device, planners, options)
 
     def run(
         request_table: torch.Tensor,

@@ -22,14 +22,13 @@ from pagebind.operation import (
     Operation,
     Planner,
     need_at_most,
-    need_count,
-    need_index_dtypes,
     need_length,
     need_state,
     need_tensor,
 )
 from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.composed import Composed
+from pagebind.ops.fields import need_fields
 from pagebind.ops.lanes import add, rows_of, where
 
 VERSION_WORDS = 2
@@ -63,8 +62,7 @@ class TouchSpec:
     length_dtype: torch.dtype = torch.int32  # of tokens
 
     def __post_init__(self) -> None:
-        need_count("max_bs", self.max_bs, 0, INT32_MAX)
-        need_index_dtypes(row_dtype=self.row_dtype, length_dtype=self.length_dtype)
+        need_fields(self)
 
 
 class Touch(Protocol):

@@ -23,12 +23,12 @@ from pagebind.operation import (
     need_choice,
     need_count,
     need_entries_fit,
-    need_index_dtypes,
     need_page_table,
     need_state,
     need_strided,
     plain,
 )
+from pagebind.ops.fields import need_fields
 from pagebind.ops.ids import past_table
 
 
@@ -47,14 +47,10 @@ class TranslateSpec:
     out_dtype: torch.dtype = torch.int32
 
     def __post_init__(self) -> None:
-        need_count("max_items", self.max_items, 0)
-        need_count("page_size", self.page_size, 1, INT32_MAX)
-        need_count("num_physical", self.num_physical, 1)
-        need_count("multiplier", self.multiplier, 1)
+        need_fields(self)
         need_count("ranks", self.ranks, 1, INT32_MAX)
         need_count("rank", self.rank, 0, self.ranks - 1)
         need_count("page_size * ranks", self.page_size * self.ranks, 1, INT32_MAX)
-        need_index_dtypes(index_dtype=self.index_dtype, id_dtype=self.id_dtype, out_dtype=self.out_dtype)
         need_entries_fit(self.num_physical, self.multiplier, self.page_size, "token", self.out_dtype)
 
 

@@ -15,32 +15,15 @@ from typing import Protocol
 
 import torch
 
-from pagebind.operation import (
-    INT32_MAX,
-    Launch,
-    LaunchOptions,
-    Operation,
-    Planner,
-    need_at_most,
-    need_choice,
-    need_count,
-    need_index_dtypes,
-    need_length,
-    need_rows,
-    need_separate_rows,
-    need_tables,
-    need_tensor,
-    plain,
-)
-from pagebind.ops import stacks
+from pagebind.operation import Launch, LaunchOptions, Operation, Planner, need_rows, need_separate_rows
+from pagebind.ops import cuts
 from pagebind.ops.apart import need_memory_of_its_own
 from pagebind.ops.composed import Composed
-from pagebind.ops.ids import read_ids
-from pagebind.ops.lanes import CutLanes, add, cut_lanes, where
+from pagebind.ops.fields import need_fields
+from pagebind.ops.lanes import CutLanes, cut_lanes
 from pagebind.ops.ragged import cell, expand, flat
 from pagebind.ops.read_table import table_tokens
-from pagebind.ops.unbind import UnbindSpec, unbindable
-from pagebind.words import COUNT_MISMATCH, HOLE, TOMBSTONE, Form, PageTables
+from pagebind.words import HOLE, Form, PageTables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +40,7 @@ class TruncateSpec:
     id_dtype: torch.dtype = torch.int32  # of freed
 
     def __post_init__(self) -> None:
-        need_count("max_bs", self.max_bs, 0, INT32_MAX)
-        need_count("max_pages", self.max_pages, 0, INT32_MAX)
-        need_count("page_size", self.page_size, 1, INT32_MAX)
-        need_choice("form", self.form, ("token", "page"))
-        need_index_dtypes(
-            index_dtype=self.index_dtype,
-            row_dtype=self.row_dtype,
-            length_dtype=self.length_dtype,
-            id_dtype=self.id_dtype,
-        )
+        need_fields(self)
 
 
 class Truncate(Protocol):
@@ -115,14 +89,7 @@ def arguments(
     """Check a call; False for an empty batch."""
     bs = need_rows(request_table, req_rows, spec.max_bs, spec.row_dtype, device)
     need_separate_rows("request_table", request_table)
-    for name, lens in (("seq_lens", seq_lens), ("keep_lens", keep_lens)):
-        need_tensor(name, lens, spec.length_dtype, 1, device)
-        need_length(name, lens, bs, "req_rows")
-    need_tables(tables, spec.index_dtype, device)
-    need_tensor("freed", freed, spec.id_dtype, 1, device)
-    need_at_most("the capacity of freed", freed.shape[0], spec.max_pages, "max_pages")
-    if pages is not None:
-        need_count("pages", pages, 0)
+    cuts.need_cuts(spec, device, bs, tables, freed, pages, seq_lens=seq_lens, keep_lens=keep_lens)
     need_memory_of_its_own(
         "request_table freed",
         (request_table, freed),
@@ -169,13 +136,6 @@ def lanes_of(
     )
 
 
-def ids_to_free(spec: TruncateSpec, request_table: torch.Tensor, lanes: CutLanes) -> torch.Tensor:
-    """Return the virtual pages to free, id_dtype `[sum(fits)]`, holes negative, lane after lane."""
-    lane, step = expand(lanes.fits)
-    row, page = lanes.row.index_select(0, lane), lanes.first.index_select(0, lane).add_(step)
-    return read_ids(spec.form, "page", spec.page_size, request_table, row, page).to(spec.id_dtype)
-
-
 def faults(
     spec: TruncateSpec,
     request_table: torch.Tensor,
@@ -189,30 +149,14 @@ def faults(
 ) -> Mapping[str, Sequence[int]]:
     """Return what a call would count: lanes, and virtual pages."""
     lanes = lanes_of(spec, request_table, req_rows, seq_lens, keep_lens, freed, whole_row=False)
-    return cut_faults(spec, request_table, tables, lanes, pages)
-
-
-def cut_faults(
-    spec: TruncateSpec, request_table: torch.Tensor, tables: PageTables, lanes: CutLanes, pages: int | None
-) -> Mapping[str, Sequence[int]]:
-    """Return what a call with these lanes would count."""
-    ids = ids_to_free(spec, request_table, lanes)
-    _, _, double_free, bad_free = unbindable(ids, tables.v2p, tables.p2v)
-    asked = int(lanes.pages.sum())
-    return {
-        "clipped": where(lanes.clipped),
-        "bad_row": where(lanes.bad_row),
-        "double_free": plain(ids[double_free]),
-        "bad_free": plain(ids[bad_free]),
-        "count_mismatch": [asked] if pages is not None and pages != asked else [],
-    }
+    return cuts.faults_of(spec, request_table, tables, lanes, pages)
 
 
 def compose(
     spec: TruncateSpec, device: torch.device, planners: Mapping[str, Planner], options: LaunchOptions
 ) -> Launch:
     """Unbind with the core operation; push what it released and empty the cells with torch."""
-    unbind = plan_unbind(spec, device, planners, options)
+    unbind = cuts.plan_unbind(spec, device, planners, options)
 
     def run(
         request_table: torch.Tensor,
@@ -230,15 +174,6 @@ def compose(
     return Composed("truncate", device, run, unbind)
 
 
-def plan_unbind(
-    spec: TruncateSpec, device: torch.device, planners: Mapping[str, Planner], options: LaunchOptions
-) -> Launch:
-    """Plan the unbinding of the pages that a call frees."""
-    return planners["unbind"](
-        UnbindSpec(max_items=spec.max_pages, index_dtype=spec.index_dtype, id_dtype=spec.id_dtype), device, options
-    )
-
-
 def give_back(
     spec: TruncateSpec,
     request_table: torch.Tensor,
@@ -250,19 +185,10 @@ def give_back(
     pages: int | None,
 ) -> None:
     """Free the lanes' pages, empty their cells, and count."""
-    ids = ids_to_free(spec, request_table, lanes)
-    n = ids.shape[0]
-    if n:
-        unbind(ids, tables.v2p, tables.p2v, freed=freed[:n], state=tables.state if count else None)
-        stacks.push(tables, ids, freed[:n])
-    freed[n:] = TOMBSTONE
+    cuts.give_back(spec, request_table, tables, lanes, unbind, count, freed, pages)
     lane, step = expand(lanes.cells)
     at = cell(request_table, lanes.row, lanes.clear).index_select(0, lane).add_(step)
     flat(request_table).index_fill_(0, at, HOLE)
-    if count:
-        add(tables.state, clipped=lanes.clipped, bad_row=lanes.bad_row)
-        if pages is not None:
-            tables.state[COUNT_MISMATCH] += int(pages != int(lanes.pages.sum()))
 
 
 TRUNCATE: Operation[TruncateSpec, Truncate] = Operation(

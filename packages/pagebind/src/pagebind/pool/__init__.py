@@ -1,4 +1,12 @@
-"""Pools: host counts over device tables."""
+"""Pools: host counts over device tables.
+
+    UnifiedPool -> RowTakes, RowReturns -> RowPool -> MultiEndedAllocator -> SharedBuffer
+    unified        row_takes row_returns   row_pool   allocator              shared_buffer
+
+Each of these files has what its class adds. Beside them: `chain` says where pages lie, `ledger` counts them and keeps
+the lease, `relief` chooses moves and `moves` runs them, `id_plans` and `row_plans` hold planned calls, `joint_calls`
+launches those that make up one call of a pool, and `full_checks` is what `checks=full` adds.
+"""
 
 from pagebind.errors import OutOfPages
 from pagebind.pool.allocator import MultiEndedAllocator

@@ -1,12 +1,23 @@
-"""Who released an id first: what `checks=full` adds to the error that refuses a second release."""
+"""What `checks=full` adds to calls of a pool: no fault before a move, and who released an id first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from pagebind.errors import FaultError
+from pagebind.plan import Planned
 from pagebind.words import SINK, PageTables
+
+
+def need_sound(planned: Planned, args: tuple[Any, ...], kwargs: dict[str, Any], *, room_comes: bool) -> None:
+    """Refuse a take that would count a fault, before anything moves; what starves only until room comes is none."""
+    try:
+        planned.check(*args, **kwargs)
+    except FaultError as error:
+        if not room_comes or set(error.counters) != {"starved"}:
+            raise
 
 
 class Releases:
