@@ -114,8 +114,8 @@ def examples(session: nox.Session) -> None:
     # The core and all that it has itself; what is composed is the same for every backend.
     most = ("--examples", "4", "-k", "not composed and not pool_machine")
     path = {"PYTHONPATH": str(example)}
-    suite = ("pytest", "-q", "--pyargs", "pagebind_conformance", "--backend", "pagebind_numpy:backend")
-    _run(session, *suite, "--device", "cpu", *(session.posargs or most), env=path)
+    suite = ("pytest", "-q", *PARALLEL, "--pyargs", "pagebind_conformance", "--backend", "pagebind_numpy:backend")
+    _run(session, *suite, "--device", "cpu", *(session.posargs or most), env=SHARING | path)
 
 
 @shared
