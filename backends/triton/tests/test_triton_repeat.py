@@ -7,14 +7,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 from pagebind.errors import CaptureError
-from pagebind_triton.launch import PlannedLaunch, Variant, recorded
+from pagebind_triton import guards
+from pagebind_triton.launch import PlannedLaunch, Variant, is_dependent, recorded
 
 
 class Gpu:
     """Stands in for torch and a compiled kernel on the second of two GPUs."""
 
     def __init__(self):
-        self.device, self.stream = 1, 70
+        self.device, self.stream, self.capability = 1, 70, (9, 0)
         self.launched = []
 
     @contextmanager
@@ -32,12 +33,13 @@ class Gpu:
 def machine(monkeypatch):
     machine = Gpu()
     monkeypatch.setattr(torch.cuda, "device", machine.entered)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: machine.capability)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: machine.device, raising=False)
     return machine
 
 
 def variant_on(machine):
-    kernel = SimpleNamespace(arg_names=["a", "b", "n", "BLOCK"], __name__="kernel")
+    kernel = SimpleNamespace(arg_names=["a", "b", "n", "BLOCK", "DEPENDENT"], __name__="kernel")
     variant = Variant(kernel, [torch.int32, torch.int32], {"BLOCK": 64}, torch.device("cuda", 1))
     variant._run, variant._function, variant._metadata = machine.run, "function", "metadata"
     variant._stream = lambda index: 100 * index + machine.stream
@@ -45,7 +47,22 @@ def variant_on(machine):
 
 
 def launch_of(n, programs, tensors, stream=170):
-    return (programs, 1, 1, stream, "function", "metadata", None, None, None, *tensors, n, 64)
+    return (programs, 1, 1, stream, "function", "metadata", None, None, None, *tensors, n, 64, 1)
+
+
+@pytest.mark.parametrize(("capability", "dependent"), [((8, 9), 0), ((9, 0), 1), ((12, 0), 1)])
+def test_launches_are_dependent_ones_where_the_gpu_knows_them(machine, capability, dependent):
+    machine.capability = capability
+    variant = variant_on(machine)
+    assert variant.constants == {"BLOCK": 64, "DEPENDENT": dependent}
+    assert variant.options == {"num_warps": 2, "launch_pdl": bool(dependent)}
+
+
+def test_launches_are_in_turn_where_triton_knows_no_others_and_in_the_interpreter(machine, monkeypatch):
+    assert not is_dependent(torch.device("cpu"))
+    assert is_dependent(torch.device("cuda", 1))
+    monkeypatch.setattr(guards, "wait_for_previous", None)
+    assert not is_dependent(torch.device("cuda", 1))
 
 
 def test_a_repetition_is_the_same_launches_on_the_stream_and_device_that_are_current_then(machine):
