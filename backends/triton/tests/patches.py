@@ -1,6 +1,7 @@
 """Launch a kernel in the interpreter in several ways; print how often it patched Triton's language, and the results."""
 
 import json
+import threading
 from contextlib import nullcontext
 
 import torch
@@ -36,12 +37,38 @@ def look(planned, way):
     return {"patches": len(patched), "table": out.tolist(), "restored": restored}
 
 
+def overlap():
+    """Return whether the interpreter is as it was after two host threads, of which the second ended last."""
+    entered, left = threading.Event(), threading.Event()
+
+    def first():
+        with patched_once():
+            entered.set()
+            left.wait(0.5)  # the second one would be in by then
+
+    def second():
+        entered.wait()
+        with patched_once():
+            left.set()
+            threads[0].join(1)
+
+    threads = [threading.Thread(target=work) for work in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    restored = interpreter._patch_lang is PATCH
+    interpreter._patch_lang = PATCH
+    return restored
+
+
 def main():
     """Print what a launch by the backend is like, one of the interpreter alone, and one that is patched once."""
     spec = ReadTableSpec(max_bs=4, page_size=1, max_width=40, num_physical=50)
     planned = plan_with(backend, READ_TABLE, spec, CPU, "count", LaunchOptions(threads=16, programs=2))
     look(planned, nullcontext)  # the interpreter leaves patched what only its own library names
     found = {"backend": look(planned, nullcontext)}
+    found["restored"] = overlap()
     launch.patched_once = nullcontext
     print(json.dumps(found | {"interpreter": look(planned, nullcontext), "once": look(planned, patched_once)}))
 

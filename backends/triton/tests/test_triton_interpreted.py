@@ -29,8 +29,12 @@ def test_a_launch_patches_the_language_once_for_each_way_to_name_it(found):
 
 
 def test_the_table_is_right_and_all_is_restored(found):
-    for one in found.values():
+    for one in (found["backend"], found["interpreter"], found["once"]):
         assert one["restored"]
         assert one["table"] == found["interpreter"]["table"]
         assert one["table"][1] == [*range(48, 41, -1), *[-7] * 33]
         assert one["table"][2:] == [[-7] * 40] * 2
+
+
+def test_launches_of_two_host_threads_leave_the_interpreter_as_it_was(found):
+    assert found["restored"]

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from threading import RLock
 from typing import Any
+
+_one_at_a_time = RLock()
+"""The language is one for all host threads: a launch that began in another's would restore that one's patch."""
 
 
 @contextmanager
@@ -18,24 +22,25 @@ def patched_once() -> Iterator[None]:
     """
     from triton.runtime import interpreter
 
-    patch: Callable[[Any], Any] | None = getattr(interpreter, "_patch_lang", None)
-    if patch is None:
-        yield
-        return
     done: set[frozenset[str]] = set()
+    with _one_at_a_time:
+        patch: Callable[[Any], Any] | None = getattr(interpreter, "_patch_lang", None)
+        if patch is None:
+            yield
+            return
 
-    def once(fn: Any) -> Any:
-        languages = _languages(fn)
-        if languages in done:
-            return None
-        done.add(languages)
-        return patch(fn)
+        def once(fn: Any) -> Any:
+            languages = _languages(fn)
+            if languages in done:
+                return None
+            done.add(languages)
+            return patch(fn)
 
-    interpreter._patch_lang = once
-    try:
-        yield
-    finally:
-        interpreter._patch_lang = patch
+        interpreter._patch_lang = once
+        try:
+            yield
+        finally:
+            interpreter._patch_lang = patch
 
 
 @cache
