@@ -6,12 +6,13 @@ import ast
 import os
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
 from faults import BACKENDS, WITH_GPU, WITHOUT_GPU, copy_of, load, package_of
-from faults.__main__ import jobs_of, tell
-from faults.runner import Job, run
+from faults.__main__ import Kills, jobs_of, read_matrix, rows_of, tell, write_matrix
+from faults.runner import Job, Outcome, run
 
 from pagebind_conformance.reporting import coverage
 
@@ -152,3 +153,25 @@ def test_a_run_of_whole_modules_has_the_job_of_the_case_meant_for_the_fault():
     for name, (fault, job) in whole.items():
         assert (job.cases, job.only, job.alone) == (fault.modules, "", JOBS[name][1])
         assert (job.alone.cases, job.alone.only, job.alone.stops) == ((fault.case,), fault.only, True)
+
+
+@pytest.mark.parametrize("mode", ["cpu", "host"])
+def test_the_readme_tells_what_the_filed_matrices_show(mode):
+    folder = Path(__file__).parent
+    kills = Kills.of(read_matrix(folder / f"faults/kills-{mode}.csv"))
+    figures = [len(kills.ran), len(kills.cases), len(kills.finding), len(kills.alone), len(kills.enough())]
+    text = (folder.parent / "README.md").read_text()
+    (row,) = [line for line in text.splitlines() if line.startswith(f"| [kills-{mode}.csv]")]
+    assert [int(cell) for cell in row.split("|")[2:-1]] == figures
+    assert f"{kills.generated} of the {len(kills.ran)}" in " ".join(text.split())
+
+
+def test_a_matrix_is_read_as_it_was_written(tmp_path):
+    fault, job = next(iter(JOBS.values()))
+    others = {"a.py::alone": "failed", "a.py::sound": "passed", "a.py::else": "skipped"}
+    rows = rows_of([(fault, Outcome(job, cases={fault.case: "passed", **others}))])
+    write_matrix(tmp_path / "kills.csv", rows)
+    kills = Kills.of(read_matrix(tmp_path / "kills.csv"))
+    assert kills == Kills.of(rows)
+    assert kills.cases == {fault.case, "a.py::alone", "a.py::sound"}
+    assert kills.finding == kills.alone == {"a.py::alone"} == set(kills.enough())

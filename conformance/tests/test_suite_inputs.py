@@ -38,7 +38,10 @@ class Around:
 
 
 def other(name, run):
-    planner = lambda spec, device, options: Around(outside.PLANNERS[name](spec, device, options), run)  # noqa: E731
+
+    def planner(spec, device, options):
+        return Around(outside.PLANNERS[name](spec, device, options), run)
+
     return replace(outside.BACKEND, name=run.__name__, planners={**outside.PLANNERS, name: planner})
 
 

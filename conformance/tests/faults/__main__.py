@@ -3,6 +3,7 @@
 python -m faults                         # what a machine without a GPU can show
 python -m faults --mode gpu --jobs 12    # on a GPU
 python -m faults --matrix kills.csv      # whole modules of the suite: which cases find which fault
+python -m faults --tell kills.csv        # what such a file shows
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import csv
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from faults import WITH_GPU, WITHOUT_GPU, Fault, load
 from faults.runner import LIMIT, Job, Outcome, run
 
 COLUMNS = ("fault", "mode", "case", "status", "meant")
+Row = tuple[str, ...]
 
 
 def jobs_of(faults: Sequence[Fault], modes: Sequence[str], whole: bool = False) -> dict[str, tuple[Fault, Job]]:
@@ -45,37 +48,90 @@ def tell(fault: Fault, outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def write_matrix(path: Path, outcomes: Sequence[tuple[Fault, Outcome]]) -> None:
-    """Write a line for each fault, mode and case that ran."""
-    rows = [
-        (fault.id, outcome.job.mode, case, status, case == fault.case)
+def rows_of(outcomes: Sequence[tuple[Fault, Outcome]]) -> list[Row]:
+    """Return a row for each fault, mode and case that ran, as COLUMNS names its cells."""
+    return sorted(
+        (fault.id, outcome.job.mode, case, status, str(case == fault.case))
         for fault, outcome in outcomes
         for case, status in outcome.cases.items()
         if status != "skipped"
-    ]
+    )
+
+
+def write_matrix(path: Path, rows: Sequence[Row]) -> None:
+    """Write rows as CSV."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows(sorted(rows))
+        writer.writerows([COLUMNS, *rows])
 
 
-def summary(outcomes: Sequence[tuple[Fault, Outcome]]) -> str:
-    """Say which cases no fault needs: what they find another one finds, too."""
-    found_by: dict[str, set[str]] = defaultdict(set)
-    ran: set[str] = set()
-    for _, outcome in outcomes:
-        for case, status in outcome.cases.items():
-            if status != "skipped":
-                ran.add(case)
+def read_matrix(path: Path) -> list[Row]:
+    """Return the rows of a CSV that `write_matrix` wrote."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [tuple(row) for row in csv.reader(file)][1:]
+
+
+@dataclass(frozen=True)
+class Kills:
+    """What a matrix shows of cases: which of them the faults need."""
+
+    ran: Mapping[str, frozenset[str]]
+    """Cases by fault and mode."""
+    found_by: Mapping[str, frozenset[str]]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Kills:
+        """Gather the rows of a matrix."""
+        ran: dict[str, set[str]] = defaultdict(set)
+        found_by: dict[str, set[str]] = defaultdict(set)
+        for fault, mode, case, status, _ in rows:
+            ran[f"{fault}@{mode}"].add(case)
             if status == "failed":
-                found_by[outcome.job.name].add(case)
-    alone = {case for cases in found_by.values() if len(cases) == 1 for case in cases}
-    found = set().union(*found_by.values())
-    lines = [f"of {len(ran)} cases {len(alone)} are the only one to find some fault"]
-    lines += [f"{len(found - alone)} find faults that others find, too: {', '.join(sorted(found - alone))}"]
-    lines += [f"{len(ran - found)} find none of these faults: {', '.join(sorted(ran - found))}"]
-    return "\n".join(lines)
+                found_by[f"{fault}@{mode}"].add(case)
+        frozen = ({name: frozenset(cases) for name, cases in kept.items()} for kept in (ran, found_by))
+        return cls(*frozen)
+
+    @property
+    def cases(self) -> frozenset[str]:
+        """All that ran."""
+        return frozenset().union(*self.ran.values())
+
+    @property
+    def finding(self) -> frozenset[str]:
+        """Those that find some fault."""
+        return frozenset().union(*self.found_by.values())
+
+    @property
+    def alone(self) -> frozenset[str]:
+        """Those that are the only one to find some fault."""
+        return frozenset(case for cases in self.found_by.values() if len(cases) == 1 for case in cases)
+
+    @property
+    def generated(self) -> int:
+        """How many faults a case with generated inputs finds."""
+        return sum(any("generated" in case for case in cases) for cases in self.found_by.values())
+
+    def enough(self) -> list[str]:
+        """Return few cases that find all that any case finds, each time the one that finds most of the rest."""
+        left, chosen = set(self.found_by), []
+        while left:
+            chosen.append(max(sorted(self.finding), key=lambda case: sum(case in self.found_by[f] for f in left)))
+            left = {fault for fault in left if chosen[-1] not in self.found_by[fault]}
+        return chosen
+
+    def told(self) -> str:
+        """Say which cases no fault needs: what they find another one finds, too."""
+        others, none = sorted(self.finding - self.alone), sorted(self.cases - self.finding)
+        return "\n".join(
+            [
+                f"{len(self.ran)} faults, {len(self.cases)} cases, of which {len(self.finding)} find a fault and "
+                f"{len(self.enough())} are enough for all; generated ones find {self.generated} faults",
+                f"{len(self.alone)} are the only one to find some fault: {', '.join(sorted(self.alone))}",
+                f"{len(others)} find faults that others find, too: {', '.join(others)}",
+                f"{len(none)} find none of these faults: {', '.join(none)}",
+            ]
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,7 +145,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--limit", type=float, default=LIMIT, metavar="S", help=f"seconds that a fault has ({LIMIT:.0f})"
     )
     parser.add_argument("--matrix", type=Path, metavar="CSV", help="run whole modules, and write fault x case there")
+    parser.add_argument("--tell", type=Path, metavar="CSV", help="say what a matrix shows, and run nothing")
     asked = parser.parse_args(arguments)
+    if asked.tell is not None:
+        print(Kills.of(read_matrix(asked.tell)).told())
+        return 0
     faults = [fault for fault in load() if asked.only in fault.id]
     jobs = jobs_of(faults, asked.mode or list(WITHOUT_GPU.values()), whole=asked.matrix is not None)
     if not jobs:
@@ -101,8 +161,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(tell(fault, outcome), flush=True)
     missed = [outcome.job.name for fault, outcome in outcomes if not outcome.failed(fault.case)]
     if asked.matrix is not None:
-        write_matrix(asked.matrix, outcomes)
-        print(summary(outcomes))
+        rows = rows_of(outcomes)
+        write_matrix(asked.matrix, rows)
+        print(Kills.of(rows).told())
     spent = time.monotonic() - began
     print(f"{len(outcomes) - len(missed)} of {len(outcomes)} faults found by the case meant for them, in {spent:.0f} s")
     if missed:
