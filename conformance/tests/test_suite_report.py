@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -20,6 +21,15 @@ def test_a_report_survives_being_written_and_read(tmp_path):
     report.write(path, made())
     assert report.read_complete(path) == made()
     assert [p.name for p in path.parent.iterdir()] == ["report.json"]
+
+
+def test_a_report_is_written_where_its_folder_went_while_the_suite_ran(tmp_path):
+    path = tmp_path / "deep" / "er" / "report.json"
+    report.prepare(path)
+    assert list(path.parent.iterdir()) == []
+    shutil.rmtree(tmp_path / "deep")
+    report.write(path, made())
+    assert report.read_complete(path) == made()
 
 
 def without(key):

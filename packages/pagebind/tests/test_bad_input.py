@@ -19,11 +19,12 @@ from pagebind.ops import (
     BindSpec,
     CompactSpec,
     ExtendSpec,
+    ReadStreamSpec,
     ReadTableSpec,
     RefreshTableSpec,
     TranslateSpec,
 )
-from pagebind.pool import SubPool, UnifiedPool
+from pagebind.pool import SubPool, UnifiedPool, page_pool
 from pagebind.words import PageTables, new_tables
 from pagebind_conformance.trial.call import call
 from pagebind_conformance.trial.sample import CALL_IDS, CALLS, sample
@@ -102,26 +103,27 @@ def test_full_checks_are_refused_where_tensors_have_no_values():
         plan(BIND, BindSpec(max_items=1), backend=NOTHING, device="meta", checks="full")
 
 
-@pytest.mark.parametrize("value", [1.5, 64.0, "64", True, False])
+@pytest.mark.parametrize(
+    ("value", "allowed"),
+    [
+        *((value, "it must be an int") for value in (1.5, 64.0, "64", True, False)),
+        *((value, "it must be at least 1") for value in (0, -1)),
+        (2**63, f"it must be from 1 to {2**63 - 1}"),
+    ],
+)
 @pytest.mark.parametrize("name", ["threads", "programs"])
-def test_options_that_are_no_ints_are_refused_when_made(name, value):
-    with pytest.raises(InvalidArgument, match=rf"options\.{name} is {value!r}; it must be an int, or None"):
+def test_options_that_no_launch_can_have_are_refused_when_made(name, value, allowed):
+    with pytest.raises(InvalidArgument, match=rf"^options\.{name} is {value!r}; {allowed}$"):
         LaunchOptions(**{name: value})
     with pytest.raises(InvalidArgument, match=f"options.{name} is"):
         replace(LaunchOptions(), **{name: value})
+    assert getattr(LaunchOptions(**{name: 1}), name) == 1
 
 
 @pytest.mark.parametrize("value", [1, "no", None])
 def test_whether_to_count_is_true_or_false(value):
     with pytest.raises(InvalidArgument, match=rf"options\.count is {value!r}; it must be True or False"):
         LaunchOptions(count=value)
-
-
-@pytest.mark.parametrize("value", [0, -1])
-@pytest.mark.parametrize("name", ["threads", "programs"])
-def test_options_below_one_are_refused_when_planned(name, value):
-    with pytest.raises(InvalidArgument, match=rf"options\.{name} is {value}; it must be at least 1"):
-        plan(BIND, BindSpec(max_items=1), **CPU, options=LaunchOptions(**{name: value}))
 
 
 @pytest.mark.parametrize("options", [{"threads": 64}, {}, 64])
@@ -199,3 +201,58 @@ def test_token_ids_past_what_a_request_table_holds_are_refused(spec):
     with pytest.raises(InvalidArgument, match=r"token id is 2147483651 .* plan form='page', or fewer ids"):
         spec(max_bs=1, page_size=4, num_virtual=most + 1, num_physical=8)
     spec(max_bs=1, page_size=4, num_virtual=most + 1, num_physical=8, form="page")
+
+
+NEW = partial(AdvanceSpec, max_bs=1, page_size=4, num_virtual=2, form="page")
+WIDE = {"num_physical": 3, "multiplier": 2**28}
+IDS = {"num_physical": 3, "num_virtual": 2**29 + 1, "emits": True}
+
+
+@pytest.mark.parametrize(
+    ("spec", "sizes", "field"),
+    [
+        (TABLE, {"num_physical": 2**31 + 1}, "out_dtype"),
+        (partial(TABLE, granularity="token", page_size=4), WIDE, "out_dtype"),
+        (partial(TranslateSpec, max_items=1, page_size=4), WIDE, "out_dtype"),
+        (partial(ReadStreamSpec, max_bs=1, max_items=1, granularity="token", page_size=4), WIDE, "out_dtype"),
+        (NEW, WIDE, "out_dtype"),
+        (partial(NEW, appends=True, granularity="token", out_dtype=torch.int64), WIDE, "table_dtype"),
+        (NEW, IDS, "id_dtype"),
+        (partial(NEW, page_size=1, num_physical=2**31 + 1, out_dtype=torch.int64), {"emits": True}, "id_dtype"),
+    ],
+    ids=range(8),
+)
+def test_what_int32_cannot_hold_is_refused_with_the_field_that_takes_int64(spec, sizes, field):
+    with pytest.raises(InvalidArgument, match=rf"the largest .*holds.*2147483647.*plan {field}=torch\.int64$"):
+        spec(**sizes)
+    spec(**sizes, **{field: torch.int64})
+
+
+def test_entries_past_int64_are_refused_with_what_makes_them_smaller():
+    with pytest.raises(
+        InvalidArgument, match=r"more than torch\.int64 holds .*; lower the multiplier or num_physical$"
+    ):
+        TABLE(num_physical=2**33, multiplier=2**33, out_dtype=torch.int64)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_slots_past_int32_are_refused_with_what_a_pool_can_change(ranks):
+    sizes = {**POOL.keywords, "ranks": ranks}
+    del sizes["buffer"]
+    with pytest.raises(InvalidArgument) as caught:
+        page_pool(2, 4, multiplier=2**28, **sizes)
+    told = (
+        f"the largest slot of sub-pool 'pages' is {2**31 + 3} (3 pages with the sink, multiplier {2**28}, page_size 4)"
+    )
+    assert told in str(caught.value)
+    advice = "make the pool smaller, or lower the sub-pool's multiplier or page_size"
+    assert str(caught.value).endswith(f"more than the int32 slots of a pool hold ({2**31 - 1}); {advice}")
+    page_pool(1, 4, multiplier=2**28, **sizes)
+    page_pool(2, 4, multiplier=2**28 - 1, **sizes)
+    page_pool(2, 3, multiplier=2**28, **sizes)
+
+
+def test_the_sub_pool_whose_slots_do_not_fit_is_named():
+    window = replace(FULL, name="window", grows="down", ids_of="full", multiplier=2**28)
+    with pytest.raises(InvalidArgument, match=r"the largest slot of sub-pool 'window' is .* lower the sub-pool's"):
+        POOL(2**12, [FULL, window])

@@ -139,6 +139,15 @@ __device__ inline void pin([[maybe_unused]] T*& value) {
 #endif
 }
 
+// Ends the thread, in line: compilers put the block of a `return` behind all others, and a jump there waits for its
+// instructions.
+#ifdef PAGEBIND_HOST
+#define LEAVE_IF(condition) \
+    if (condition) return
+#else
+#define LEAVE_IF(condition) asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p exit; }" ::"r"(u32(condition)))
+#endif
+
 // Element i of a vector of int32 or int64.
 __device__ inline i64 load(const void* vector, i64 wide, i64 i) {
     return wide ? static_cast<const i64*>(vector)[i] : static_cast<const i32*>(vector)[i];

@@ -217,17 +217,15 @@ def limits(device: torch.device, options: LaunchOptions, *, threads: int, progra
     """Return the limits of a plan: its options where they are set, else `threads` and `programs` on a GPU.
 
     In the host build few, so that small tests take a second trip through every loop, and two warps and several blocks
-    are there to disagree. Raises InvalidArgument for options that no launch can have.
+    are there to disagree. Raises InvalidArgument for more threads than a block can have.
     """
     if device.type != "cuda":
         threads, programs = 2 * WARP, 4
     if options.threads is not None:
-        if not 1 <= options.threads <= MAX_THREADS:
-            raise InvalidArgument(f"options.threads is {options.threads}; a block has 1 to {MAX_THREADS}")
+        if options.threads > MAX_THREADS:
+            raise InvalidArgument(f"options.threads is {options.threads}; a block has at most {MAX_THREADS}")
         threads = _round_up(options.threads)
     if options.programs is not None:
-        if options.programs < 1:
-            raise InvalidArgument(f"options.programs is {options.programs}; a launch has at least 1")
         programs = options.programs
     return Limits(threads, programs)
 

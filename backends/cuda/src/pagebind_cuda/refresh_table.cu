@@ -7,8 +7,9 @@
 //                   block, after all have read what was before
 //
 // Every block judges all lanes, and so finds by itself whether all are steady, and whether one is large. Mostly all are
-// steady, and the launch is done: an appended column costs three loads that wait for each other (the lane's words; the
-// row's words and the column's id; the page) and no look at other blocks. The grid follows from the table's size, never from a length.
+// steady, padded lanes (row NOTHING) too, and the launch is done: an appended column costs three loads that wait for
+// each other (the lane's words; the row's words and the column's id; the page) and no look at other blocks. The grid
+// follows from the table's size, never from a length.
 #include "base.cuh"
 #include "block.cuh"
 #include "entry.cuh"
@@ -104,13 +105,31 @@ struct Steady {
     u32 max_requests;
 };
 
-// Whether a lane is steady; its owner writes the new column, and where the extent ends now. Nothing else makes up the
-// time of a launch, so loads are made in three groups, each as soon as it can be, and no branch comes between: the lane's
-// words; its row's and the column's id; the page. It agrees with Batch::judge, which finds a steady lane done afterwards.
+// What the owner of a steady lane has to write of it. It waits for the page, which nothing else of a launch waits for.
+struct Appended {
+    u32 b = 0, column = 0;
+    i32 id = HOLE, first = 0;
+    index_t physical = TOMBSTONE;
+    bool grows = false, shrinks = false;  // a column more; its window begins later
+
+    __device__ void write(const Table& table, const Batch& batch) const {
+        i32* const words = batch.built + b * u64(BUILT_WORDS);
+        if (grows) {
+            table.cells[b * table.cells_stride + column] = column_entry(table.pages, id, physical, column);
+            words[BUILT_END] = i32(column + 1);
+        }
+        if (shrinks) words[BUILT_FIRST] = first;
+    }
+};
+
+// Whether a lane is steady; what is to be written of it, if the thread owns it. Nothing else makes up the time of a
+// launch, so loads are made in three groups, each as soon as it can be, and no branch comes between: the lane's words;
+// its row's and the column's id; the page. It agrees with Batch::judge, which finds a steady lane done afterwards; but an
+// owner's lane that appends an id past the table, which is to be counted, is none, and goes by that owner's judge alone.
 // A lane of row NOTHING, which pads a batch, is steady where it was one before: `nobodies` counts those that are owned.
 // Only for tables that are aligned.
 __device__ inline bool is_steady(const Table& table, const Batch& batch, const Steady& call, u32 b, bool owned,
-                                 i64* counters, u32* nobodies) {
+                                 Appended* appended, u32* nobodies) {
     const u32 at = fewer(b, call.bs - 1);
     Built before = reinterpret_cast<const Built*>(batch.built)[b];
     i64 r = load(batch.req_rows, plan::row_wide, at), n = load(batch.seq_lens, plan::length_wide, at);
@@ -133,20 +152,16 @@ __device__ inline bool is_steady(const Table& table, const Batch& batch, const S
     index_t physical = physical_page(table.pages, id);
     pin(version), pin(live), pin(physical);
     const i32 first = i32(begin);
-    const u32 appended = end - u32(was[BUILT_END]);
+    const u32 more = end - u32(was[BUILT_END]);
     const bool same = (was[BUILT_ROW] == i32(row)) & (was[BUILT_EPOCH] == batch.epoch) &
                       (was[BUILT_VERSION] == version) & (!plan::borrowed | (was[BUILT_LIVE] == live));
-    const bool begins = plan::fill_sink ? was[BUILT_FIRST] == first : was[BUILT_FIRST] <= first;
-    const bool kept = good & same & (some ? begins & (appended <= 1) : (was[BUILT_FIRST] | was[BUILT_END]) == 0);
-    if (kept & some & owned) {
-        i32* const words = batch.built + b * u64(BUILT_WORDS);
-        if (appended) {
-            if (counters != nullptr && is_past_table(table.pages, id)) add(counters + BAD_ID, 1);
-            table.cells[b * table.cells_stride + last] = column_entry(table.pages, id, physical, last);
-            words[BUILT_END] = i32(end);
-        }
-        if (was[BUILT_FIRST] != first) words[BUILT_FIRST] = first;
-    }
+    const bool moves = plan::windowed && !plan::fill_sink;  // a window's first column, which nothing empties
+    const bool begins = moves ? was[BUILT_FIRST] <= first : was[BUILT_FIRST] == first;
+    const bool past = (more != 0) & is_past_table(table.pages, id);
+    const bool kept = good & same & (some ? begins & (more <= 1) & !past : (was[BUILT_FIRST] | was[BUILT_END]) == 0);
+    const bool mine = kept & some & owned;
+    const bool grows = mine & (more != 0), shrinks = moves & mine & (was[BUILT_FIRST] != first);
+    *appended = {b, last, id, first, physical, grows, shrinks};
     const bool nobody = given & (r == NOTHING);
     *nobodies += owned & nobody;
     const bool padded = (was[BUILT_ROW] == NOTHING) & ((was[BUILT_VERSION] | was[BUILT_EPOCH] | was[BUILT_FIRST] |
@@ -191,14 +206,19 @@ KERNEL(refresh_table)(
     i64* const counters = flags & COUNTING ? state : nullptr;
     u32 clipped = 0, bad_rows = 0, bad_ids = 0, nobodies = 0;
     bool steady = batch.aligned, large = false;
+    Appended appended;
     if (steady)
 #pragma unroll 1
-        for (u32 b = threadIdx.x; b < call.rows; b += blockDim.x)
-            steady = is_steady(table, batch, call, b, owner, counters, &nobodies) & steady;
-    if (!__syncthreads_or(!steady)) {
-        if (nobodies != 0 && counters != nullptr) add(counters + BAD_ROW, nobodies);
-        return;
-    }
+        for (u32 b = threadIdx.x; b < call.rows;) {
+            steady = is_steady(table, batch, call, b, owner, &appended, &nobodies) & steady;
+            b += blockDim.x;
+            if (b < call.rows) appended.write(table, batch);
+        }
+    // The last one's page is on its way meanwhile. What is not written here is judged anew.
+    const bool done = !__syncthreads_or(!steady);
+    if (done) appended.write(table, batch);
+    if (done && nobodies != 0 && counters != nullptr) add(counters + BAD_ROW, nobodies);
+    LEAVE_IF(done);
 #pragma unroll 1
     for (i64 base = 0; base < rows; base += blockDim.x) {
         const i64 b = base + threadIdx.x;

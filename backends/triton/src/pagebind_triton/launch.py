@@ -81,8 +81,8 @@ def plan_grid(
         # A block below one warp would have several threads hold the same cell.
         block, split, most = max(options.threads or gpu_block, WARP), gpu_split, gpu_most
     if options.programs is not None:
-        split = most = min(max(options.programs, 1), GPU_MOST)
-    return Grid(1 << (max(block, 1).bit_length() - 1), split, most)
+        split = most = min(options.programs, GPU_MOST)
+    return Grid(1 << (block.bit_length() - 1), split, most)
 
 
 def is_dependent(device: torch.device) -> bool:

@@ -32,8 +32,8 @@ from pagebind_triton.refresh_share import write_share
 from pagebind_triton.refresh_small import write_small
 from pagebind_triton.refresh_steady import OTHER, SEVERAL, STEADY, narrow, write_several, write_steady
 
-# One program fits each multiprocessor of an H200; it has 8 cells of a thread in flight where it writes large lanes.
-GPU_BLOCK, GPU_PROGRAMS = 2048, 132
+# One program for each multiprocessor of an H200; each judges all lanes, and past FEW_LANES of them half as many do.
+GPU_BLOCK, GPU_PROGRAMS, FEW_LANES = 2048, 132, 128
 
 MOST_LANES = 1024
 """Lanes that a program judges at once, as many as 4 a thread."""
@@ -172,7 +172,8 @@ def refresh_table_kernel(
 
 def plan(spec: RefreshTableSpec, device: torch.device, options: LaunchOptions) -> PlannedLaunch:
     """Plan a refresh: one kernel, for tables whose words are aligned and for others."""
-    grid = plan_grid(device, options, GPU_BLOCK, GPU_PROGRAMS, GPU_PROGRAMS)
+    most = GPU_PROGRAMS if spec.max_bs <= FEW_LANES else GPU_PROGRAMS // 2
+    grid = plan_grid(device, options, GPU_BLOCK, most, most)
     sizes = plan_sizes(spec, grid)
     programs, sink = sizes.programs, spec.fill == "sink"
     words, lengths = torch.int32, spec.length_dtype

@@ -116,7 +116,6 @@ def prepare(path: Path) -> None:
     try:
         if path.is_dir():
             raise ReportError(f"--report is {path}, which is a folder; name a file")
-        path.parent.mkdir(parents=True, exist_ok=True)
         beside = _beside(path)
         beside.touch()
         beside.unlink()
@@ -127,7 +126,6 @@ def prepare(path: Path) -> None:
 def write(path: Path, report: Report) -> None:
     """Check a report and write it, whole or not at all."""
     check(report, str(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
     beside = _beside(path)
     try:
         beside.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -209,6 +207,8 @@ def check(report: Any, origin: str) -> None:
 
 
 def _beside(path: Path) -> Path:
+    # Its folder is made: for a report to come, and again where it went while the suite ran.
+    path.parent.mkdir(parents=True, exist_ok=True)
     return path.with_name(f"{path.name}.{os.getpid()}.part")
 
 

@@ -244,6 +244,18 @@ def test_launch_sizes_change_no_result(subject: Subject, threads: int, programs:
     drive(scene, scene.table(wide, 9, how), Random(threads + programs), 5)
 
 
+@some_specs
+def test_more_lanes_than_a_block_has_threads_append_a_column_each(subject: Subject, planned: RefreshTableSpec) -> None:
+    scene = scene_of(subject, planned, rows=70, pages=3, num_physical=300)
+    table = scene.table(planned, 72, How(options=LaunchOptions(threads=32, programs=3)))
+    unit, lanes = unit_of(planned), list(range(69, -1, -1))
+    scene.refresh(table, lanes, [unit] * 70, **started(planned, *[0] * 70))
+    for end, begun, new in ((2, 0, [1]), (2, 0, []), (3, 1, [2])):
+        written = scene.refresh(table, lanes, [end * unit] * 70, **started(planned, *[begun * unit] * 70))
+        assert written == [new] * 70 + [[]] * 2
+        assert [words[4] for words in table.built[:70]] == [end] * 70
+
+
 @pytest.mark.parametrize("planned", [SPECS[0], SPECS[1], SPECS[2]], ids=identify)
 def test_a_row_longer_than_any_block_is_rebuilt_and_kept(subject: Subject, planned: RefreshTableSpec) -> None:
     columns = 501 if subject.slow else 12_000

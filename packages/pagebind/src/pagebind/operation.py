@@ -41,8 +41,8 @@ class LaunchOptions:
 
     def __post_init__(self) -> None:
         for name, value in (("threads", self.threads), ("programs", self.programs)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise InvalidArgument(f"options.{name} is {value!r}; it must be an int, or None")
+            if value is not None:
+                need_count(f"options.{name}", value, 1)
         if not isinstance(self.count, bool):
             raise InvalidArgument(f"options.count is {self.count!r}; it must be True or False")
 
@@ -150,22 +150,23 @@ def need_index_dtypes(**dtypes: torch.dtype) -> None:
         need_choice(name, dtype, INDEX_DTYPES)
 
 
-def need_entries_fit(
-    num_physical: int, multiplier: int, page_size: int, granularity: str, out_dtype: torch.dtype
-) -> None:
-    """Refuse a plan whose largest entry does not fit `out_dtype`.
-
-    The largest entry is `(num_physical - 1) * multiplier` per page, `... * page_size + page_size - 1` per token.
-    """
+def largest_entry(num_physical: int, multiplier: int, page_size: int, granularity: str) -> int:
+    """Return `(num_physical - 1) * multiplier` per page, `... * page_size + page_size - 1` per token."""
     largest = (num_physical - 1) * multiplier
-    if granularity == "token":
-        largest = largest * page_size + page_size - 1
-    most = INT32_MAX if out_dtype is torch.int32 else INT64_MAX
+    return largest if granularity == "page" else largest * page_size + page_size - 1
+
+
+def need_entries_fit(
+    num_physical: int, multiplier: int, page_size: int, granularity: str, field: str, dtype: torch.dtype
+) -> None:
+    """Refuse a spec whose largest entry does not fit the `dtype` that it has in its `field`."""
+    largest = largest_entry(num_physical, multiplier, page_size, granularity)
+    most = INT32_MAX if dtype is torch.int32 else INT64_MAX
     if largest > most:
-        advice = "plan out_dtype=torch.int64" if largest <= INT64_MAX else "lower the multiplier or num_physical"
+        advice = f"plan {field}=torch.int64" if largest <= INT64_MAX else "lower the multiplier or num_physical"
         raise InvalidArgument(
             f"the largest {granularity} entry is {largest} (num_physical {num_physical}, multiplier {multiplier}, "
-            f"page_size {page_size}), more than {out_dtype} holds ({most}); {advice}"
+            f"page_size {page_size}), more than {dtype} holds ({most}); {advice}"
         )
 
 

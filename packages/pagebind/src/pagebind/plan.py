@@ -15,7 +15,7 @@ import torch
 from pagebind.backend import Backend
 from pagebind.config import resolve
 from pagebind.errors import CaptureError, FaultError, InvalidArgument, NotPicklable, Unsupported
-from pagebind.operation import Checks, Launch, LaunchOptions, Operation, need_count
+from pagebind.operation import Checks, Launch, LaunchOptions, Operation
 from pagebind.registry import settle
 from pagebind.repeat import Calls, Memory, nothing
 from pagebind.words import read_counters
@@ -175,9 +175,6 @@ def plan_with(
     """Plan an operation on a given backend and device, without asking the configuration."""
     if not isinstance(options, LaunchOptions):
         raise InvalidArgument(f"options is a {type(options).__name__}; it must be a LaunchOptions, or None")
-    for name, value in (("threads", options.threads), ("programs", options.programs)):
-        if value is not None:
-            need_count(f"options.{name}", value, 1)
     if checks == "full" and device.type == "meta":
         raise InvalidArgument(
             f"checks is 'full' for {operation.name} on meta; it looks at values, and tensors there have none: "

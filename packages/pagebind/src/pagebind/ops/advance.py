@@ -70,7 +70,9 @@ class AdvanceSpec:
     def __post_init__(self) -> None:
         next_tokens.need_new_pages_fit(self)
         if self.appends:
-            need_entries_fit(self.num_physical, self.multiplier, self.page_size, self.granularity, self.table_dtype)
+            need_entries_fit(
+                self.num_physical, self.multiplier, self.page_size, self.granularity, "table_dtype", self.table_dtype
+            )
 
 
 class Advance(Protocol):

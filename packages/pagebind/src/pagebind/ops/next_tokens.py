@@ -133,16 +133,19 @@ def _last_ids(
 def need_new_pages_fit(spec: Spec) -> None:
     """Refuse a spec with fields out of bounds, or whose ids and entries do not fit what they are written to."""
     need_fields(spec)
-    need_entries_fit(spec.num_physical, spec.multiplier, spec.page_size, "token", spec.out_dtype)
+    need_entries_fit(spec.num_physical, spec.multiplier, spec.page_size, "token", "out_dtype", spec.out_dtype)
     largest = spec.num_virtual * spec.page_size - 1 if spec.form == "token" else spec.num_virtual - 1
     if largest > INT32_MAX:
         raise InvalidArgument(
             f"the largest virtual {spec.form} id is {largest} (num_virtual {spec.num_virtual}, page_size "
             f"{spec.page_size}), more than an int32 request table holds ({INT32_MAX}); plan form='page', or fewer ids"
         )
-    if spec.emits:
-        need_entries_fit(spec.num_virtual, 1, spec.page_size, "token", spec.id_dtype)
-        need_entries_fit(spec.num_physical, 1, 1, "page", spec.id_dtype)
+    ids, pages = spec.num_virtual * spec.page_size - 1, spec.num_physical - 1
+    if spec.emits and spec.id_dtype is torch.int32 and max(ids, pages) > INT32_MAX:
+        raise InvalidArgument(
+            f"the largest virtual token id is {ids} (num_virtual {spec.num_virtual}, page_size {spec.page_size}), the "
+            f"largest page {pages}; {spec.id_dtype} holds {INT32_MAX} at most: plan id_dtype=torch.int64"
+        )
 
 
 def need_takable(spec: Spec, device: torch.device, tables: PageTables, pages: int | None) -> None:

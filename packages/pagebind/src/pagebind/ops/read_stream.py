@@ -70,7 +70,9 @@ class ReadStreamSpec:
 
     def __post_init__(self) -> None:
         need_fields(self)
-        need_entries_fit(self.num_physical, self.multiplier, self.page_size, self.granularity, self.out_dtype)
+        need_entries_fit(
+            self.num_physical, self.multiplier, self.page_size, self.granularity, "out_dtype", self.out_dtype
+        )
 
 
 class ReadStream(Protocol):

@@ -72,7 +72,9 @@ class ReadTableSpec:
     def __post_init__(self) -> None:
         need_fields(self)
         need_choice("fill", self.fill, ("prefix", "sink"))
-        need_entries_fit(self.num_physical, self.multiplier, self.page_size, self.granularity, self.out_dtype)
+        need_entries_fit(
+            self.num_physical, self.multiplier, self.page_size, self.granularity, "out_dtype", self.out_dtype
+        )
         if self.beside is None:
             return
         if not isinstance(self.beside, Beside):

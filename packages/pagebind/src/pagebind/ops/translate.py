@@ -51,7 +51,7 @@ class TranslateSpec:
         need_count("ranks", self.ranks, 1, INT32_MAX)
         need_count("rank", self.rank, 0, self.ranks - 1)
         need_count("page_size * ranks", self.page_size * self.ranks, 1, INT32_MAX)
-        need_entries_fit(self.num_physical, self.multiplier, self.page_size, "token", self.out_dtype)
+        need_entries_fit(self.num_physical, self.multiplier, self.page_size, "token", "out_dtype", self.out_dtype)
 
 
 class Translate(Protocol):

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from pagebind.errors import Unsupported
-from pagebind.operation import INT32_MAX
+from pagebind.errors import InvalidArgument, Unsupported
+from pagebind.operation import INT32_MAX, largest_entry
 from pagebind.ops import (
     ADVANCE,
     ASSIGN,
@@ -51,6 +51,7 @@ class OwnerPlans:
     """Calls of the sub-pool whose ids the rows hold; `release[shared]` has one for each kind."""
 
     def __init__(self, of: IdPlans, sizes: Sizes, *, emits: bool) -> None:
+        _need_slots_fit(of)
         rows, num = _rows(of, sizes), of.place.num_physical
         self.extend = of.plan(
             EXTEND,
@@ -110,6 +111,7 @@ class BorrowerPlans:
     """Calls of a sub-pool that binds pages of its own to the rows' ids."""
 
     def __init__(self, of: IdPlans, sizes: Sizes) -> None:
+        _need_slots_fit(of)
         rows = _rows(of, sizes)
         self.borrow = of.plan_alloc(sizes.id_dtype)
         self.slots = _slots(of, sizes)
@@ -121,6 +123,18 @@ class BorrowerPlans:
         """Compile every variant that the calls can need."""
         for planned in (self.borrow, self.slots, *self.evict.values()):
             planned.warmup()
+
+
+def _need_slots_fit(of: IdPlans) -> None:
+    # The slots of a pool are int32. Where they fit, so do the entries of all other plans over rows.
+    num, spec = of.place.num_physical, of.spec
+    largest = largest_entry(num, spec.multiplier, spec.page_size, "token")
+    if largest > INT32_MAX:
+        raise InvalidArgument(
+            f"the largest slot of sub-pool {spec.name!r} is {largest} ({num} pages with the sink, multiplier "
+            f"{spec.multiplier}, page_size {spec.page_size}), more than the int32 slots of a pool hold ({INT32_MAX}); "
+            "make the pool smaller, or lower the sub-pool's multiplier or page_size"
+        )
 
 
 def _rows(of: IdPlans, sizes: Sizes) -> dict[str, Any]:
