@@ -11,6 +11,7 @@ import outside
 import pytest
 import torch
 from pagebind.ops import FEATURES, OPERATIONS
+from pagebind.ops.refresh_table import BUILT_LIVE
 
 from pagebind_conformance.guarded import POISON
 from pagebind_conformance.inputs.arena import Arena
@@ -124,3 +125,10 @@ def test_rows_that_name_a_page_twice_are_left_open():
         assert drawn.open == (len(set(ids)) < len(ids))
         seen.add(drawn.open)
     assert seen == {True, False}
+
+
+def test_words_of_a_read_table_that_nothing_reads_stay_zero_where_the_others_are_garbage():
+    spoiled = [one for one in (draw_input(plan("refresh_table"), index) for index in range(400)) if one.open]
+    built = np.concatenate([one.tensors["built"].values for one in spoiled])
+    assert not built[:, BUILT_LIVE + 1 :].any()
+    assert all((built[:, word] == 2**31 - 1).any() for word in range(BUILT_LIVE + 1))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from pagebind.ops.refresh_table import BUILT_WORDS
+from pagebind.ops.refresh_table import BUILT_LIVE, BUILT_WORDS
 from pagebind.words import EPOCH
 
 from pagebind_conformance.inputs.draw import Draw
@@ -107,7 +107,10 @@ def read_stream(draw: Draw, spec: Any) -> Input:
 
 
 def refresh_table(draw: Draw, spec: Any) -> Input:
-    """Draw a refresh of a table whose words a refresh may have left, or of one whose words are garbage."""
+    """Draw a refresh of a table whose words a refresh may have left, or of one whose words are garbage.
+
+    Words past BUILT_LIVE are 0 in all that `new_built` makes, and no call reads them: they stay 0.
+    """
     open_ = not draw.scale and draw.chance(0.08)  # its words are garbage, and which cells are written is open
     tensors, lanes, tokens, unit = batch(draw, spec, clean=open_)
     width, requests = _columns(draw, spec, tokens, unit), tensors["request_table"].shape[0]
@@ -119,7 +122,7 @@ def refresh_table(draw: Draw, spec: Any) -> Input:
     believed = draw.rng.random(lanes) < 0.8
     req_rows = np.where(believed, built[:lanes, 0], draw.any_rows(lanes, requests))
     if open_:
-        built = draw.spoil(built, 0.3, (-1, 1, width + 9, MOST, -MOST - 1))
+        draw.spoil(built[:, : BUILT_LIVE + 1], 0.3, (-1, 1, width + 9, MOST, -MOST - 1))
         first = draw.spoil(first, 0.3, (-1, MOST, -MOST - 1))
     lens = draw.lengths(lanes, width * unit, spec.length_dtype)
     tensors |= {
