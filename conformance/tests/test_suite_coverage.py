@@ -61,3 +61,14 @@ def test_a_stale_page_is_told_and_written_anew(tmp_path, capsys):
     assert "\nold\n" not in text
     page.write_text("no markers")
     assert coverage.main([str(page)]) == 1
+
+
+@pytest.mark.parametrize(
+    "page", ["", "{0}", "{1}{0}", "{0}{1}{0}{1}", "{0}{1}{1}"], ids=["none", "one", "turned", "twice", "ends"]
+)
+def test_a_page_without_a_place_for_the_tables_is_refused_and_left_alone(tmp_path, capsys, page):
+    path = tmp_path / "README.md"
+    path.write_text(page.format(coverage.BEGIN, coverage.END))
+    assert coverage.main(["--write", str(path)]) == 1
+    assert f"{path} has no place for what is rendered" in capsys.readouterr().err
+    assert path.read_text() == page.format(coverage.BEGIN, coverage.END)

@@ -155,7 +155,7 @@ def test_a_run_of_whole_modules_has_the_job_of_the_case_meant_for_the_fault():
         assert (job.alone.cases, job.alone.only, job.alone.stops) == ((fault.case,), fault.only, True)
 
 
-@pytest.mark.parametrize("mode", ["cpu", "host"])
+@pytest.mark.parametrize("mode", ["cpu", "host", "interpreter"])
 def test_the_readme_tells_what_the_filed_matrices_show(mode):
     folder = Path(__file__).parent
     kills = Kills.of(read_matrix(folder / f"faults/kills-{mode}.csv"))

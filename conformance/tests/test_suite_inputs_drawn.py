@@ -132,3 +132,19 @@ def test_words_of_a_read_table_that_nothing_reads_stay_zero_where_the_others_are
     built = np.concatenate([one.tensors["built"].values for one in spoiled])
     assert not built[:, BUILT_LIVE + 1 :].any()
     assert all((built[:, word] == 2**31 - 1).any() for word in range(BUILT_LIVE + 1))
+
+
+def test_ids_repeat_in_a_free_only_where_the_stacks_have_room_for_all_that_comes_back():
+    seen = set()
+    for seed, index in product(range(3), range(600)):
+        drawn = draw_input(plan("free", seed=seed, small=True), index)
+        pool = drawn.pool
+        ids = {v for v in drawn.tensors["ids"].values.tolist() if 0 < v < len(pool.v2p) - 1}
+        back = sum(pool.v2p[v] > 0 for v in ids)
+        fits = all(
+            top + back <= len(stack)
+            for top, stack in ((pool.virtual_top, pool.virtual_stack), (pool.hole_top, pool.hole_stack))
+        )
+        assert fits or not drawn.open
+        seen.add((fits, drawn.open))
+    assert seen == {(True, True), (True, False), (False, False)}

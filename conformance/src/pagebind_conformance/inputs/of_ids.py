@@ -30,6 +30,13 @@ def _repeated(draw: Draw, ids: Ints) -> Ints:
     return ids[draw.rng.integers(0, len(ids), len(ids))] if len(ids) else ids
 
 
+def _overflow(pool: Pool, ids: Ints) -> bool:
+    """Return whether more comes back than a stack has room for: where ids repeat, what is dropped then is open."""
+    known = np.unique(ids[(ids > 0) & (ids < len(pool.v2p) - 1)])
+    back = int((pool.v2p[known] > 0).sum())
+    return pool.virtual_top + back > len(pool.virtual_stack) or pool.hole_top + back > len(pool.hole_stack)
+
+
 def bind(draw: Draw, spec: Any) -> Input:
     """Draw pairs; where a page repeats among them, which lane is served is open."""
     pool, size = _bound(draw, 8000)
@@ -143,7 +150,7 @@ def free(draw: Draw, spec: Any) -> Input:
         pool = draw.borrowing(pool, 0.2)
     num = len(pool.v2p) - 1
     ids = draw.apart(draw.upto(0, num + 3), num, spec.id_dtype, draw.one((0.0, 0.2)), 1)
-    if not draw.scale and draw.chance(0.15):
+    if not draw.scale and draw.chance(0.15) and not _overflow(pool, ids):
         ids = _repeated(draw, ids)
     tensors = {
         "ids": cells(ids, spec.id_dtype, draw.layout()),

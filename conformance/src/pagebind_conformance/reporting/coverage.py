@@ -18,6 +18,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
+from pagebind_conformance.reporting.markers import replaced
+from pagebind_conformance.reporting.report import ReportError
+
 SUITE = Path(__file__).parents[1] / "suite"
 BEGIN, END = "<!-- coverage -->", "<!-- /coverage -->"
 SHOWN = 3
@@ -288,14 +291,6 @@ def render(operations: Sequence[str], known: dict[str, str | None] | None = None
     return "\n".join(lines)
 
 
-def rendered(text: str, tables: str) -> str:
-    """Return a page with the tables between its markers. Raises CoverageError where it has not each marker once."""
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise CoverageError(f"the page needs one {BEGIN} and, behind it, one {END}")
-    head, _, rest = text.partition(BEGIN)
-    return f"{head}{BEGIN}\n{tables}\n{END}{rest.partition(END)[2]}"
-
-
 def _modules(found: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in sorted({case.partition(".py::")[0] for case in found}))
 
@@ -317,8 +312,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     text = asked.page.read_text(encoding="utf-8")
     try:
-        wanted = rendered(text, render(list(OPERATIONS)))
-    except CoverageError as error:
+        wanted = replaced(text, BEGIN, END, f"{render(list(OPERATIONS))}\n", str(asked.page))
+    except (CoverageError, ReportError) as error:
         print(error, file=sys.stderr)
         return 1
     if asked.write:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pagebind_conformance import source
-from pagebind_conformance.reporting.report import Report, ReportError
+from pagebind_conformance.reporting import markers
+from pagebind_conformance.reporting.report import Report
 
 BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"
 OLDER = " **(older build)**"
@@ -75,12 +76,8 @@ def plain(text: object) -> str:
 
 
 def replaced(text: str, matrix: str, origin: str) -> str:
-    """Return a page with what stands between the two markers replaced by the matrix."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ReportError(f"{origin} has no place for the matrix: put {BEGIN} and {END} where it belongs")
-    return f"{before}{BEGIN}\n{matrix}{END}{after}"
+    """Return a page with the matrix between its markers; raises ReportError where it has none."""
+    return markers.replaced(text, BEGIN, END, matrix, origin)
 
 
 def up_to_date(text: str, matrix: str, origin: str) -> bool:

@@ -149,6 +149,35 @@ def plot(
         typer.echo(f"not drawn: {reason}")
 
 
+@app.command()
+def table(
+    csv: Annotated[Path, typer.Argument(help="A CSV that pagebind bench wrote.")],
+    readme: Annotated[Path | None, typer.Option(help="Page with the markers of the table: check it.")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Replace the table in the page.")] = False,
+) -> None:
+    """Render what was promised, and what became of it, as Markdown: to the terminal, or between markers of a page."""
+    from pagebind_conformance.reporting.markers import replaced
+
+    from pagebind_bench.bench import page
+
+    rendered = page.render(csv)
+    if readme is None:
+        if write:
+            _refuse("--write needs --readme FILE, the page to write")
+        typer.echo(rendered, nl=False)
+        return
+    try:
+        text = readme.read_text(encoding="utf-8")
+    except OSError as error:
+        _refuse(f"--readme is {readme}, which cannot be read: {error.strerror}")
+    wanted = replaced(text, page.BEGIN, page.END, rendered, str(readme))
+    if write:
+        readme.write_text(wanted, encoding="utf-8")
+    elif wanted != text:
+        typer.echo(f"{readme} shows another table than {csv}; render it anew with --write", err=True)
+        raise typer.Exit(1)
+
+
 # ---- what is measured ------------------------------------------------------------------------------------------------
 
 
