@@ -241,7 +241,7 @@ def run_of(tmp_path, **changes):
     lab = Lab(CPU, (get_backend("cpu"),))
     recorder = Recorder(None, environment(CPU, None, "x"))
     found = evidence.Evidence(tmp_path, HERE, None, "now")
-    return runner.Run(lab, CpuTimer(3, 0.0), recorder, {"cpu": found}, Limits({}, 1e9, 1e9), **changes)
+    return runner.Run(lab, CpuTimer(3, 0.0), recorder, {"cpu": found}, Limits({}, 1e9), **changes)
 
 
 class TurningTimer(CpuTimer, GpuTimer):

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from pagebind.errors import InvalidArgument
-from pagebind_bench.bench import plots, record
+from pagebind_bench.bench import plots, record, results
 from pagebind_bench.bench.cases import CASES
 from pagebind_bench.bench.record import COLUMNS, Recorder, environment, find
 from pagebind_bench.bench.timing import Times
@@ -83,7 +83,7 @@ def test_a_csv_has_every_column_and_a_key_for_every_row(gpu_csv):
         assert row["reproduce"] == "pagebind bench"
         assert row["unit"] == "us"
         assert float(row["p10"]) <= float(row["p50"]) <= float(row["p90"])
-    table = plots.read(gpu_csv)
+    table = results.read(gpu_csv)
     assert table["case"].map(type).eq(str).all()
     assert pd.api.types.is_float_dtype(table["p50"])
 
@@ -113,7 +113,7 @@ def test_a_second_run_is_added_and_keys_stay_unique(tmp_path, common):
     for _ in range(2):
         with Recorder(path, {**common, **environment(CPU, None, "again")}) as recorder:
             recorder.add(op="free", case="a", contender="cuda", metric="time", p50=2.0)
-    table = plots.read(path)
+    table = results.read(path)
     assert len(table) == 2
     assert table["key"].is_unique
 
@@ -202,7 +202,7 @@ def test_figures_that_have_no_rows_say_why(tmp_path, common):
 
 def test_what_is_no_csv_of_the_bench_is_refused(tmp_path):
     with pytest.raises(InvalidArgument, match="cannot be read"):
-        plots.read(tmp_path / "none.csv")
+        results.read(tmp_path / "none.csv")
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
     with pytest.raises(InvalidArgument, match="has no column 'run'"):
-        plots.read(tmp_path / "a.csv")
+        results.read(tmp_path / "a.csv")

@@ -251,7 +251,7 @@ def test_limits_are_the_empty_kernel_of_one_program_and_the_fastest_copy():
             Limit("ceiling", "kernel", "warm", times(500.0), bytes=2 * 10**9),
         ]
     )
-    assert found == Limits({"warm": 0.7, "cold": 0.9}, 4e12, 2e12)
+    assert found == Limits({"warm": 0.7, "cold": 0.9}, 4e12)
 
 
 def test_limits_of_the_cpu_have_a_ceiling_and_no_floor(monkeypatch):
@@ -282,6 +282,9 @@ def test_a_promise_is_a_ratio_with_slack_where_that_allows_more(most, slack, own
     assert verdict.ratio == own / 100
 
 
+RATES = {"kernel": 4e12, "copy": 2e12}
+
+
 def test_verdicts_come_from_rows_of_one_run_and_leave_out_what_was_not_measured():
     rows = [
         {"op": c.op, "case": c.id, "contender": who, "metric": "time", "p50": p50, "threads": None, "bytes": 2 * 10**9}
@@ -293,10 +296,13 @@ def test_verdicts_come_from_rows_of_one_run_and_leave_out_what_was_not_measured(
         ]
     ]
     rows.append({**rows[0], "case": TABLE.id, "op": "read_table", "p50": None})
-    found = list(verdicts(rows, ["cuda", "triton"], "cuda", Limits({}, 4e12, 2e12)))
+    copies = [{"op": "ceiling", "contender": name, "p50": 1.0, "bytes_per_s": rate} for name, rate in RATES.items()]
+    assert [v.case for v in verdicts(rows, ["cuda"], "cuda")] == [FREE]
+    rows += copies
+    found = list(verdicts(rows, ["cuda", "triton"], "cuda"))
     assert [(v.case, v.contender, v.kept) for v in found] == [(FREE, "cuda", True), (COMPACT, "cuda", True)]
     assert found[1].other_us == pytest.approx(1000.0)
-    assert not list(verdicts(rows, ["cuda"], "cpu", Limits({}, 4e12, 2e12)))
+    assert not list(verdicts(rows, ["cuda"], "cpu"))
     assert math.isinf(Verdict(PROMISES[0], PUBLISHED[0], "cuda", 1.0, 0.0).ratio)
 
 
@@ -305,7 +311,7 @@ def row(case, who, p50, metric="time", **more):
 
 
 def kept(rows, **wanted):
-    found = verdicts(rows, ["cuda"], "cuda", Limits({}, 4e12, 2e12))
+    found = verdicts(rows, ["cuda"], "cuda")
     return [v for v in found if all(getattr(v.promise, name) == value for name, value in wanted.items())]
 
 

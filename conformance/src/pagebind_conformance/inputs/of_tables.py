@@ -122,7 +122,7 @@ def refresh_table(draw: Draw, spec: Any) -> Input:
     believed = draw.rng.random(lanes) < 0.8
     req_rows = np.where(believed, built[:lanes, 0], draw.any_rows(lanes, requests))
     if open_:
-        draw.spoil(built[:, : BUILT_LIVE + 1], 0.3, (-1, 1, width + 9, MOST, -MOST - 1))
+        built[:, : BUILT_LIVE + 1] = draw.spoil(built[:, : BUILT_LIVE + 1], 0.3, (-1, 1, width + 9, MOST, -MOST - 1))
         first = draw.spoil(first, 0.3, (-1, MOST, -MOST - 1))
     lens = draw.lengths(lanes, width * unit, spec.length_dtype)
     tensors |= {

@@ -116,7 +116,7 @@ def prepare(path: Path) -> None:
     try:
         if path.is_dir():
             raise ReportError(f"--report is {path}, which is a folder; name a file")
-        beside = _beside(path)
+        beside = _room_for(path)
         beside.touch()
         beside.unlink()
     except OSError as error:
@@ -126,7 +126,7 @@ def prepare(path: Path) -> None:
 def write(path: Path, report: Report) -> None:
     """Check a report and write it, whole or not at all."""
     check(report, str(path))
-    beside = _beside(path)
+    beside = _room_for(path)
     try:
         beside.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         beside.replace(path)
@@ -206,8 +206,8 @@ def check(report: Any, origin: str) -> None:
         )
 
 
-def _beside(path: Path) -> Path:
-    # Its folder is made: for a report to come, and again where it went while the suite ran.
+def _room_for(path: Path) -> Path:
+    """Make the folder of a report, which may have gone while the suite ran; return a file in it to write first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.with_name(f"{path.name}.{os.getpid()}.part")
 

@@ -118,7 +118,7 @@ def bench(
         tell.launches(console, runner.best(recorder.rows))
     else:
         tell.rows(console, recorder.rows)
-        tell.promises(console, list(promises.verdicts(recorder.rows, evidence, where.type, limits)))
+        tell.promises(console, list(promises.verdicts(recorder.rows, evidence, where.type)))
     tell.reports(console, evidence, common)
     if left:
         console.print(f"{left} case(s) were left out: the time limit of {time_limit:g} s was over", highlight=False)

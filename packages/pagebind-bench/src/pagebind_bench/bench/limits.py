@@ -39,8 +39,6 @@ class Limits:
     """An empty kernel of one program; nothing on the CPU."""
     bytes_per_s: float
     """Of the fastest copy, read and written together."""
-    copy_bytes_per_s: float
-    """Of `torch.Tensor.copy_`, which need not be the fastest."""
 
 
 def measured(
@@ -72,15 +70,15 @@ def measured(
 def judged(limits: Iterable[Limit]) -> Limits:
     """Return what limits come to."""
     floors: dict[L2, float] = {}
-    rates: dict[str, float] = {}
+    rates = []
     for limit in limits:
         if limit.times is None:
             continue
         if limit.op == "floor":
             floors.setdefault(limit.l2, limit.times.p50)
         else:
-            rates[limit.contender] = limit.bytes / limit.times.p50 * 1e6
-    return Limits(floors, max(rates.values()), rates["copy"])
+            rates.append(limit.bytes / limit.times.p50 * 1e6)
+    return Limits(floors, max(rates))
 
 
 def _empties(*, triton: bool) -> Iterator[tuple[str, Call]]:

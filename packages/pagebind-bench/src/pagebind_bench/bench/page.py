@@ -15,10 +15,8 @@ from pathlib import Path
 import pandas as pd
 from pagebind.errors import InvalidArgument
 
-from pagebind_bench.bench.limits import Limits
-from pagebind_bench.bench.plots import read
 from pagebind_bench.bench.promises import BARE, EMPTY, ITSELF, PROMISES, Promise, Verdict, verdicts
-from pagebind_bench.bench.record import find
+from pagebind_bench.bench.results import read
 
 BEGIN, END = "<!-- speed -->", "<!-- /speed -->"
 AS_LONG = {EMPTY, BARE, ITSELF}
@@ -36,11 +34,9 @@ def render(path: Path) -> str:
         {str(name): None if pd.isna(value) else value for name, value in row.items()}
         for row in table.to_dict("records")
     ]
-    copy = find(rows, op="ceiling", contender="copy")
-    rate = 0.0 if copy is None else float(copy["bytes_per_s"])
     backends = list(dict.fromkeys(table["contender"][table["report"].notna()]))
     device_types = list(dict.fromkeys(table["device_type"].dropna()))
-    found = [one for kind in device_types for one in verdicts(rows, backends, kind, Limits({}, rate, rate))]
+    found = [one for kind in device_types for one in verdicts(rows, backends, kind)]
     if not found:
         raise InvalidArgument(
             f"the last run in {path} tells of no promise: run pagebind bench --promised, or without --op and --case"
@@ -58,9 +54,7 @@ def _table(found: Sequence[Verdict], backends: Sequence[str]) -> str:
         by = {one.contender: one for one in found if one.promise is promise}
         if by:
             cells = [_cell(by[name]) if name in by else "" for name in backends]
-            lines.append(
-                f"| {' | '.join([promise.what, _beside(promise, list(by.values())), *cells, _aim(promise)])} |"
-            )
+            lines.append(f"| {' | '.join((promise.what, _beside(promise, by.values()), *cells, _aim(promise)))} |")
     return "\n".join(lines) + "\n"
 
 

@@ -13,11 +13,10 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pagebind.errors import InvalidArgument
 
 from pagebind_bench.bench import drawings
 from pagebind_bench.bench.kinds import SKEW
-from pagebind_bench.bench.record import COLUMNS, TEXT
+from pagebind_bench.bench.results import read
 
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",  # text stays text: it can be searched
@@ -57,20 +56,6 @@ def draw_all(path: Path, folder: Path, kind: str = "svg") -> tuple[list[Path], l
             plt.close(made)
             written.append(target)
     return written, left_out
-
-
-def read(path: Path) -> pd.DataFrame:
-    """Read a CSV of `pagebind bench`; raises InvalidArgument where it is none."""
-    try:
-        table = pd.read_csv(path, dtype=dict.fromkeys(TEXT, "string"))
-    except (OSError, ValueError) as error:  # pandas' parser errors are ValueErrors
-        raise InvalidArgument(f"{path} cannot be read as a CSV: {error}") from error
-    missing = [name for name in COLUMNS if name not in table.columns]
-    if missing:
-        raise InvalidArgument(f"{path} has no column {missing[0]!r}: it is no CSV of this version of pagebind bench")
-    if table["key"].duplicated().any():
-        raise InvalidArgument(f"{path} has a key twice: {table['key'][table['key'].duplicated()].iloc[0]}")
-    return table
 
 
 def _figures(table: pd.DataFrame) -> Iterator[tuple[str, Figure | str]]:

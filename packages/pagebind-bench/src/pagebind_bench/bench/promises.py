@@ -27,7 +27,6 @@ from pagebind_bench.bench.cases import (
     WIDE_BATCH,
 )
 from pagebind_bench.bench.kinds import Case, RefreshCase
-from pagebind_bench.bench.limits import Limits
 from pagebind_bench.bench.record import Row, find
 
 Metric = Literal["time", "host"]
@@ -150,19 +149,19 @@ def _promises() -> Iterator[Promise]:
 PROMISES = tuple(_promises())
 
 
-def verdicts(rows: Sequence[Row], contenders: Iterable[str], device_type: str, limits: Limits) -> Iterator[Verdict]:
+def verdicts(rows: Sequence[Row], contenders: Iterable[str], device_type: str) -> Iterator[Verdict]:
     """Return what became of each promise for each contender, of those that the rows tell about."""
     contenders = list(contenders)
     for promise in PROMISES:
         if promise.device_type != device_type:
             continue
         for contender in contenders:
-            found = [one for case in promise.cases for one in _verdict(promise, case, contender, rows, limits)]
+            found = [one for case in promise.cases for one in _verdict(promise, case, contender, rows)]
             if found:
                 yield replace(max(found, key=lambda one: one.ratio), measured=len(found))
 
 
-def _verdict(promise: Promise, case: Case, contender: str, rows: Sequence[Row], limits: Limits) -> Iterator[Verdict]:
+def _verdict(promise: Promise, case: Case, contender: str, rows: Sequence[Row]) -> Iterator[Verdict]:
     """Return the verdict on one case, if it and what it is held against were measured."""
 
     def row_of(case: Case, who: str) -> Row | None:
@@ -173,7 +172,8 @@ def _verdict(promise: Promise, case: Case, contender: str, rows: Sequence[Row], 
         return
     other: float | None
     if promise.against == COPY:
-        other = own["bytes"] / limits.copy_bytes_per_s * 1e6
+        copy = find(rows, op="ceiling", contender="copy")
+        other = None if copy is None else own["bytes"] / copy["bytes_per_s"] * 1e6
     elif promise.against in {EMPTY, BARE}:
         other = own.get("floor_us" if promise.against == EMPTY else "bare_us")
     else:
